@@ -1,0 +1,86 @@
+"""One GEMM to solve: its sizes, accumulator, operand layout and dtype, and the work it takes."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import asdict, dataclass
+from typing import Any, Literal, get_args
+
+from cudal2.errors import UsageError
+
+Acc = Literal["fp32", "fp16"]
+Layout = Literal["nn", "tn"]
+Dtype = Literal["fp16"]
+
+_MNK = re.compile(r"^(\d+)_(\d+)_(\d+)$")
+_MAX_DIM = 2**31 - 1
+
+
+@dataclass(frozen=True, order=True)
+class Problem:
+    """C[m,n] = A[m,k] B[k,n], fp16 in and out, A and C row-major.
+
+    Attributes:
+        m: Rows of A and C.
+        n: Columns of B and C.
+        k: Columns of A, rows of B.
+        acc: Accumulator type; the two are separate leaderboards and never mixed.
+        layout: ``nn``: B is row-major [k,n]. ``tn``: B is K-major, stored [n,k].
+        dtype: Element type of A, B and C.
+
+    Raises:
+        UsageError: A size is not in 1..2**31-1, or a name is unknown.
+    """
+
+    m: int
+    n: int
+    k: int
+    acc: Acc = "fp32"
+    layout: Layout = "tn"
+    dtype: Dtype = "fp16"
+
+    def __post_init__(self) -> None:
+        for name in ("m", "n", "k"):
+            value = getattr(self, name)
+            if not isinstance(value, int) or not 1 <= value <= _MAX_DIM:
+                raise UsageError(f"{name} = {value!r}: give an integer from 1 to {_MAX_DIM}")
+        for name, names in (("acc", Acc), ("layout", Layout), ("dtype", Dtype)):
+            if getattr(self, name) not in get_args(names):
+                raise UsageError(f"{name} = {getattr(self, name)!r}: choose one of {', '.join(get_args(names))}")
+
+    @classmethod
+    def parse(cls, mnk: str, acc: Acc = "fp32", layout: Layout = "tn") -> Problem:
+        """Reads ``M_N_K``, for example ``64_4096_64``.
+
+        Raises:
+            UsageError: The text is not three positive integers joined by underscores.
+        """
+        match = _MNK.match(mnk)
+        if match is None:
+            raise UsageError(f"'{mnk}' is not M_N_K: give three positive integers, for example 64_4096_64")
+        m, n, k = (int(group) for group in match.groups())
+        return cls(m, n, k, acc, layout)
+
+    @property
+    def mnk(self) -> str:
+        """The sizes as ``M_N_K``."""
+        return f"{self.m}_{self.n}_{self.k}"
+
+    @property
+    def flops(self) -> int:
+        """Multiplications and additions: 2 m n k."""
+        return 2 * self.m * self.n * self.k
+
+    @property
+    def bytes_min(self) -> int:
+        """Fewest bytes of device memory: A and B read once, C written once."""
+        return 2 * (self.m * self.k + self.k * self.n + self.m * self.n)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, ready for JSON."""
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, values: dict[str, Any]) -> Problem:
+        """The inverse of :meth:`to_dict`."""
+        return cls(**values)

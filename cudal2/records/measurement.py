@@ -1,0 +1,124 @@
+"""``Measurement``: what one timed (or failed) contestant on one problem looks like, in memory and on disk."""
+
+from __future__ import annotations
+
+import statistics
+from dataclasses import asdict, dataclass, field
+from enum import Enum
+from typing import Any, Literal
+
+from cudal2.problem import Problem
+from cudal2.space.config import KernelConfig
+
+SCHEMA_VERSION = 1
+PROTOCOL_VERSION = 1
+
+Mode = Literal["offline", "server"]
+
+
+class Status(str, Enum):
+    """How a candidate ended; the first six words are those of the T4 auto-tuning results format."""
+
+    CORRECT = "correct"
+    CONSTRAINTS = "constraints"
+    COMPILE = "compile"
+    RUNTIME = "runtime"
+    CORRECTNESS = "correctness"
+    TIMEOUT = "timeout"
+    LAUNCH = "launch"
+    QUARANTINED = "quarantined"
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """One contestant on one problem: its times if it passed, else why not.
+
+    Attributes:
+        problem: What was computed.
+        contestant: Kernel family (``sm90_ws``) or baseline (``cublaslt_auto``, ``cublaslt_heuristic``, ``cublas``, ``torch``).
+        config: The configuration; ``None`` for a baseline.
+        status: How it ended.
+        reason: One line; empty if and only if the status is ``correct``.
+        mode: Protocol mode.
+        pdl: Whether our launches carried the programmatic-dependent-launch attribute.
+        times_us: Device time per launch of each graph replay, raw, in order; only if correct.
+        ref_times_us: cuBLASLt-AutoTuning in the same interleaved rounds, in order; may be empty.
+        launches: Launches per replay.
+        max_error: Largest error over its bound in the checks (1.0 is the limit).
+        registers: Registers per thread as built.
+        spill_bytes: Local-memory bytes per thread as built.
+        smem_bytes: Dynamic shared memory per block.
+        sm_clock_mhz: SM clock after the timing.
+        power_w: Board power after the timing.
+        temperature_c: GPU temperature after the timing.
+        throttle: NVML throttle-reason bits after the timing.
+        bench_s: Wall seconds spent on this measurement.
+        utc: ISO time at its end.
+        detail: Free text: baseline algorithm, log path.
+    """
+
+    problem: Problem
+    contestant: str
+    config: KernelConfig | None
+    status: Status
+    reason: str = ""
+    mode: Mode = "offline"
+    pdl: bool = False
+    times_us: tuple[float, ...] = ()
+    ref_times_us: tuple[float, ...] = ()
+    launches: int = 0
+    max_error: float | None = None
+    registers: int | None = None
+    spill_bytes: int | None = None
+    smem_bytes: int | None = None
+    sm_clock_mhz: int | None = None
+    power_w: float | None = None
+    temperature_c: int | None = None
+    throttle: int | None = None
+    bench_s: float = 0.0
+    utc: str = ""
+    detail: str = field(default="", compare=False)
+
+    def __post_init__(self) -> None:
+        passed = self.status is Status.CORRECT
+        if passed != bool(self.times_us):
+            raise ValueError(f"status '{self.status.value}' with {len(self.times_us)} times: times belong to correct results only")
+        if passed == bool(self.reason):
+            raise ValueError(f"status '{self.status.value}' with reason '{self.reason}': every failure needs a reason, a success none")
+        if any(not time_us > 0.0 for time_us in (*self.times_us, *self.ref_times_us)):
+            raise ValueError("a time is not positive")
+
+    @property
+    def ok(self) -> bool:
+        """Whether the times count."""
+        return self.status is Status.CORRECT
+
+    @property
+    def median_us(self) -> float:
+        """Median device time per launch, microseconds; correct measurements only."""
+        return statistics.median(self.times_us)
+
+    @property
+    def speedup(self) -> float | None:
+        """Median reference time over median time of the same rounds; ``None`` without a reference."""
+        if not self.times_us or not self.ref_times_us:
+            return None
+        return statistics.median(self.ref_times_us) / self.median_us
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, ready for JSON."""
+        values = asdict(self)
+        values["config"] = self.config.to_dict() if self.config else None
+        values["status"] = self.status.value
+        return values
+
+    @classmethod
+    def from_dict(cls, values: dict[str, Any]) -> Measurement:
+        """The inverse of :meth:`to_dict`."""
+        values = dict(values)
+        values["problem"] = Problem.from_dict(values["problem"])
+        values["config"] = KernelConfig.from_dict(values["config"]) if values["config"] else None
+        values["status"] = Status(values["status"])
+        values["times_us"] = tuple(values["times_us"])
+        values["ref_times_us"] = tuple(values["ref_times_us"])
+        return cls(**values)
