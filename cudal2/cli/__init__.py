@@ -1,0 +1,1 @@
+"""The command line: parse, call one function of the library, print. The only place that prints."""

@@ -1,0 +1,69 @@
+"""Which backend a command runs on: the GPU if there is one that this version supports, else replay."""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Literal
+
+from cudal2.arch import SM90
+from cudal2.errors import EnvironmentProblemError
+
+Backend = Literal["gpu", "replay"]
+
+_CAPABILITY_MAJOR, _CAPABILITY_MINOR = 75, 76
+
+
+def gpu_problem(device: int = 0) -> str | None:
+    """Why no usable GPU is here, in one line; ``None`` if there is one. Creates no CUDA context."""
+    try:
+        driver = ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        return "no NVIDIA driver (libcuda.so.1 not found)"
+    code = driver.cuInit(0)
+    if code != 0:
+        return f"the NVIDIA driver does not start (cuInit: error {code})"
+    count = ctypes.c_int()
+    driver.cuDeviceGetCount(ctypes.byref(count))
+    if device >= count.value:
+        return f"no GPU number {device}: the driver sees {count.value}"
+    capability = _capability(driver, device)
+    if capability != SM90.capability:
+        return f"GPU {device} has compute capability {capability[0]}.{capability[1]}; this version needs 9.0 (Hopper)"
+    return None
+
+
+def _capability(driver: ctypes.CDLL, device: int) -> tuple[int, int]:
+    handle, value = ctypes.c_int(), ctypes.c_int()
+    driver.cuDeviceGet(ctypes.byref(handle), device)
+    found = []
+    for attribute in (_CAPABILITY_MAJOR, _CAPABILITY_MINOR):
+        driver.cuDeviceGetAttribute(ctypes.byref(value), attribute, handle)
+        found.append(value.value)
+    return found[0], found[1]
+
+
+def require_gpu(device: int = 0) -> None:
+    """Raises unless the GPU can be used.
+
+    Raises:
+        EnvironmentProblemError: There is none, or not one this version supports.
+    """
+    problem = gpu_problem(device)
+    if problem is not None:
+        raise EnvironmentProblemError(f"this needs a GPU: {problem}; run it on one, or use --backend replay")
+
+
+def choose_backend(wanted: str, device: int = 0) -> tuple[Backend, str]:
+    """The backend to use and a line that says why.
+
+    Raises:
+        EnvironmentProblemError: ``gpu`` was asked for and there is none.
+    """
+    if wanted == "replay":
+        return "replay", "backend: replay of recorded measurements (asked for)"
+    problem = gpu_problem(device)
+    if problem is None:
+        return "gpu", f"backend: GPU {device}"
+    if wanted == "gpu":
+        require_gpu(device)
+    return "replay", f"backend: replay of recorded measurements ({problem})"

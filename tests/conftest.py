@@ -1,0 +1,25 @@
+"""Fixtures shared by the whole suite; tests marked ``gpu`` are skipped where there is no Hopper GPU."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from cudal2.cli.backend import gpu_problem
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    marked = [item for item in items if "gpu" in item.keywords]
+    reason = gpu_problem() if marked else None
+    if reason is not None:
+        for item in marked:
+            item.add_marker(pytest.mark.skip(reason=reason))
+
+
+@pytest.fixture(autouse=True)
+def private_cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """No test reads or fills the user's build cache."""
+    cache = tmp_path_factory.mktemp("cache")
+    monkeypatch.setenv("CUDAL2_CACHE_DIR", str(cache))
+    return cache
