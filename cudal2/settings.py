@@ -1,0 +1,229 @@
+"""YAML settings read into frozen dataclasses: search subspaces, shape lists, measuring and training.
+
+An unknown key is an error that lists the known ones, so that a misspelt setting never passes silently.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, TypeVar
+
+import yaml
+
+from cudal2.errors import UsageError
+from cudal2.paths import configs_dir
+from cudal2.problem import Acc, Layout, Problem
+
+Settings = TypeVar("Settings")
+
+
+@dataclass(frozen=True)
+class Limit:
+    """Where every axis of ``when`` has one of its values, the axes of ``only`` are held to theirs."""
+
+    when: Mapping[str, tuple[Any, ...]]
+    only: Mapping[str, tuple[Any, ...]]
+
+
+@dataclass(frozen=True)
+class SpaceSettings:
+    """A narrowing of the full space; it can take values away, never add them.
+
+    Attributes:
+        axes: Axis name to the values kept; an axis that is not named keeps all.
+        limits: Further conditional narrowings.
+        name: What messages call the subspace.
+    """
+
+    axes: Mapping[str, tuple[Any, ...]] = field(default_factory=lambda: MappingProxyType({}))
+    limits: tuple[Limit, ...] = ()
+    name: str = "full"
+
+
+@dataclass(frozen=True)
+class ShapeList:
+    """Shapes to work on, as ``M_N_K`` texts in file order."""
+
+    shapes: tuple[str, ...]
+    name: str = ""
+
+    def problems(self, acc: Acc = "fp32", layout: Layout = "tn") -> tuple[Problem, ...]:
+        """The shapes as problems of one accumulator and layout."""
+        return tuple(Problem.parse(shape, acc, layout) for shape in self.shapes)
+
+
+@dataclass(frozen=True)
+class BenchSettings:
+    """How candidates are timed and checked.
+
+    Attributes:
+        replay_ms: Device time of one graph replay while searching, at least.
+        replays: Replays per measurement while searching.
+        final_replay_ms: Device time of one graph replay for a final figure, at least.
+        final_rounds: Shuffled rounds of a final figure.
+        l2_multiple: Reuse distance of every buffer, in L2 sizes.
+        deadline_s: Wall time one candidate may take before its worker is killed.
+        quarantine_fraction: A time under this fraction of the hardware floor is set aside.
+        seed: Seed of operands and shuffles.
+        workspace_bytes: Workspace the cuBLASLt baselines may use.
+        heuristic_results: Most cuBLASLt algorithms asked for.
+    """
+
+    replay_ms: float = 2.0
+    replays: int = 5
+    final_replay_ms: float = 20.0
+    final_rounds: int = 9
+    l2_multiple: float = 3.0
+    deadline_s: float = 10.0
+    quarantine_fraction: float = 0.9
+    seed: int = 0
+    workspace_bytes: int = 64 * 2**20
+    heuristic_results: int = 100
+
+
+@dataclass(frozen=True)
+class TrainSettings:
+    """Stable-Baselines3 PPO hyperparameters and the length of a run.
+
+    Attributes:
+        steps: Environment steps, one measurement each.
+        n_envs: Logical environments stepped as one batch.
+        n_steps: Steps per environment and rollout.
+        batch_size: Minibatch size.
+        n_epochs: Passes over a rollout.
+        learning_rate: Adam step size.
+        clip_range: PPO ratio clip.
+        ent_coef: Weight of the entropy bonus.
+        vf_coef: Weight of the value loss.
+        gamma: Discount.
+        gae_lambda: Bias-variance factor of the advantage estimate.
+        max_grad_norm: Gradient clip.
+        hidden: Width of the two hidden layers.
+        checkpoint_every: Environment steps between checkpoints.
+        seed: Seed of the policy, the environments and the shape order.
+    """
+
+    steps: int = 50_000
+    n_envs: int = 128
+    n_steps: int = 8
+    batch_size: int = 256
+    n_epochs: int = 6
+    learning_rate: float = 5e-4
+    clip_range: float = 0.2
+    ent_coef: float = 0.01
+    vf_coef: float = 0.5
+    gamma: float = 1.0
+    gae_lambda: float = 0.95
+    max_grad_norm: float = 0.5
+    hidden: int = 256
+    checkpoint_every: int = 10_240
+    seed: int = 0
+
+
+def load_space(path_or_name: str | Path) -> SpaceSettings:
+    """Reads ``configs/spaces/NAME.yaml`` or a file.
+
+    Raises:
+        UsageError: The file is missing or malformed, or a key is unknown.
+    """
+    path, values = _read("spaces", path_or_name)
+    _check_keys(path, values, ("axes", "limits"))
+    limits = values.get("limits") or []
+    if not isinstance(limits, list):
+        raise UsageError(f"{path}: 'limits' is not a list of when/only pairs")
+    return SpaceSettings(_choices(path, values.get("axes") or {}), tuple(_limit(path, limit) for limit in limits), path.stem)
+
+
+def load_shapes(path_or_name: str | Path) -> ShapeList:
+    """Reads ``configs/shapes/NAME.yaml`` or a file: ``shapes`` lists them, ``grid`` stands for every triple of its sizes.
+
+    Raises:
+        UsageError: The file is missing or malformed, or a shape is not M_N_K.
+    """
+    path, values = _read("shapes", path_or_name)
+    _check_keys(path, values, ("shapes", "grid"))
+    grid = itertools.product(values.get("grid") or [], repeat=3)
+    shapes = [*(values.get("shapes") or []), *("_".join(map(str, sizes)) for sizes in grid)]
+    if not shapes:
+        raise UsageError(f"{path}: no shapes; give 'shapes: [64_4096_64, ...]' or 'grid: [64, 128, ...]'")
+    # YAML 1.1 reads an unquoted 64_4096_64 as the integer 64409664.
+    wrong = next((shape for shape in shapes if not isinstance(shape, str)), None)
+    if wrong is not None:
+        raise UsageError(f"{path}: shape {wrong!r} is not text; quote it, for example \"64_4096_64\"")
+    unique = tuple(dict.fromkeys(Problem.parse(shape).mnk for shape in shapes))
+    return ShapeList(unique, path.stem)
+
+
+def load_bench(path_or_name: str | Path) -> BenchSettings:
+    """Reads ``configs/bench/NAME.yaml`` or a file.
+
+    Raises:
+        UsageError: The file is missing or malformed, or a key is unknown.
+    """
+    return _typed(BenchSettings, *_read("bench", path_or_name))
+
+
+def load_train(path_or_name: str | Path) -> TrainSettings:
+    """Reads ``configs/train/NAME.yaml`` or a file.
+
+    Raises:
+        UsageError: The file is missing or malformed, or a key is unknown.
+    """
+    return _typed(TrainSettings, *_read("train", path_or_name))
+
+
+def _read(kind: str, path_or_name: str | Path) -> tuple[Path, dict[str, Any]]:
+    path = Path(path_or_name)
+    if path.suffix not in (".yaml", ".yml"):
+        path = configs_dir() / kind / f"{path_or_name}.yaml"
+    if not path.is_file():
+        known = ", ".join(sorted(file.stem for file in (configs_dir() / kind).glob("*.yaml")))
+        raise UsageError(f"no settings file {path}: give a .yaml file or one of {known}")
+    try:
+        values = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise UsageError(f"{path} is not valid YAML: {' '.join(str(error).split())}") from error
+    if values is None:
+        return path, {}
+    if not isinstance(values, dict):
+        raise UsageError(f"{path}: the top level is a {type(values).__name__}; write 'key: value' lines")
+    return path, values
+
+
+def _check_keys(path: Path, values: Mapping[str, Any], known: tuple[str, ...]) -> None:
+    for key in values:
+        if key not in known:
+            raise UsageError(f"{path}: unknown key '{key}'; known keys: {', '.join(known)}")
+
+
+def _choices(path: Path, values: Any) -> Mapping[str, tuple[Any, ...]]:
+    if not isinstance(values, dict) or not all(isinstance(choice, list) and choice for choice in values.values()):
+        raise UsageError(f"{path}: axes take a list of values each, for example 'tile_k: [64, 128]'")
+    return MappingProxyType({str(name): tuple(choice) for name, choice in values.items()})
+
+
+def _limit(path: Path, values: Any) -> Limit:
+    if not isinstance(values, dict) or set(values) != {"when", "only"}:
+        raise UsageError(f"{path}: a limit has the two keys 'when' and 'only', each with lists of values by axis")
+    return Limit(_choices(path, values["when"]), _choices(path, values["only"]))
+
+
+def _typed(kind: type[Settings], path: Path, values: dict[str, Any]) -> Settings:
+    defaults = {item.name: item.default for item in fields(kind)}  # type: ignore[arg-type]
+    _check_keys(path, values, tuple(defaults))
+    return kind(**{key: _number(path, key, value, type(defaults[key])) for key, value in values.items()})
+
+
+def _number(path: Path, key: str, value: Any, kind: type) -> Any:
+    # YAML 1.1 reads 5e-4 as text; a float setting takes it all the same.
+    try:
+        number = kind(value) if not isinstance(value, bool) else None
+    except (TypeError, ValueError):
+        number = None
+    if number is None or (kind is int and number != value) or number < 0:
+        raise UsageError(f"{path}: {key} = {value!r}: give a {'whole ' if kind is int else ''}number that is not negative")
+    return number

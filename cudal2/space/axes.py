@@ -1,0 +1,79 @@
+"""The axes of the ``sm90_ws`` space and their values, in the order the policy chooses them; nothing is searched outside them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+from cudal2.errors import UsageError
+
+
+@dataclass(frozen=True)
+class Axis:
+    """One field of a configuration and the values it may take, in order.
+
+    Attributes:
+        name: Field of :class:`~cudal2.space.config.KernelConfig`.
+        values: Candidates; neighbours are adjacent in this order.
+        compile_time: Whether another value means another cubin.
+        doc: One line for people.
+    """
+
+    name: str
+    values: tuple[Any, ...]
+    compile_time: bool
+    doc: str
+
+    def __len__(self) -> int:
+        """Number of values."""
+        return len(self.values)
+
+    def index(self, value: Any) -> int:
+        """Position of a value.
+
+        Raises:
+            UsageError: The axis does not hold it.
+        """
+        try:
+            return self.values.index(value)
+        except ValueError:
+            raise UsageError(f"{self.name} = {value!r} is not on the axis: choose one of {self.listing}") from None
+
+    def neighbours(self, value: Any) -> tuple[Any, ...]:
+        """The values one step away, lower first."""
+        at = self.index(value)
+        return self.values[max(0, at - 1) : at] + self.values[at + 1 : at + 2]
+
+    def narrowed(self, values: tuple[Any, ...]) -> Axis:
+        """The axis with only these values, in the axis's own order.
+
+        Raises:
+            UsageError: A value is not on the axis, or none is given.
+        """
+        kept = {self.index(value) for value in values}
+        if not kept:
+            raise UsageError(f"{self.name} is left without values: keep some of {self.listing}")
+        return replace(self, values=tuple(self.values[at] for at in sorted(kept)))
+
+    @property
+    def listing(self) -> str:
+        """The values as text."""
+        return ", ".join(str(value) for value in self.values)
+
+
+SM90_WS_AXES: tuple[Axis, ...] = (
+    Axis("tile_m", (64, 128, 192, 256), True, "rows of C per CTA tile"),
+    Axis("tile_n", (32, 64, 96, 128, 160, 192, 224, 256), True, "columns of C per CTA tile"),
+    Axis("tile_k", (64, 128), True, "depth of one pipeline stage, elements"),
+    Axis("schedule", ("coop", "pingpong"), True, "consumers share one tile, or take turns on their own"),
+    Axis("consumers", (1, 2, 3), True, "consumer warp groups"),
+    Axis("cluster_m", (1, 2), True, "CTAs along M that share B by multicast"),
+    Axis("cluster_n", (1, 2), True, "CTAs along N that share A by multicast"),
+    Axis("split_k", (1, 2, 4, 8), True, "CTAs that split K and reduce through distributed shared memory"),
+    Axis("stages", (2, 3, 4, 5, 6, 7, 8, 10, 12), True, "pipeline stages, the prefetch depth"),
+    Axis("epilogue", ("tma", "direct"), True, "stmatrix and TMA store, or predicated stores from registers"),
+    Axis("ctas_per_sm", (1, 2), True, "CTAs that fit one multiprocessor"),
+    Axis("raster", ("m", "n"), False, "axis along which consecutive tiles run inside a raster group"),
+    Axis("group", (1, 2, 4, 8, 16), False, "tiles per raster group"),
+    Axis("persistent", (False, True), False, "one wave of CTAs that loop over tiles, or one CTA per tile"),
+)
