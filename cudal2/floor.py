@@ -41,8 +41,8 @@ class Ceilings:
     launch_us: float
 
 
-#: 790 TFLOP/s: best sustained fp16/bf16 GEMM published for H100 and H200 SXM (stas00/ml-engineering MAMF, 794.5), 80 % of
-#: the 989 of the data sheet. 4.3 TB/s: device copy on an H200. 8 TB/s L2: between the 5.5 of plain loads and the 10.8
+#: 790 TFLOP/s: best sustained GEMM published for H100 and H200 SXM (stas00/ml-engineering MAMF, 794.5), 80 % of the 989
+#: of the data sheet. 4.3 TB/s: device copy on an H200. 8 TB/s L2: between the 5.5 of plain loads and the 10.8
 #: that DeepGEMM's model assumes. 2.2 us: empty kernels on a stream (2.1 on H100, Hazy Research).
 SUSTAINED = Ceilings(tensor_flops=790e12, hbm_bytes=4.3e12, l2_bytes=8e12, launch_us=2.2)
 #: 1.0 PFLOP/s: 132 SMs x 4096 FLOP/clk at 1.85 GHz. 4.8 TB/s: HBM3e data sheet. 12 TB/s: 64 B/clk/SM and clustering.

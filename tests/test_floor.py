@@ -1,4 +1,4 @@
-"""The floor model against an independent computation of all 1,000 grid shapes (tests/data/floors.csv, rounded to 1 ns)."""
+"""The floor model against an independent computation of all 1,000 grid shapes (tests/data/floors.csv, in whole ns)."""
 
 import csv
 from collections import Counter

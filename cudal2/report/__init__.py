@@ -1,0 +1,1 @@
+"""Figures from measured finals: speed-ups with their losses, plots, README tables. Nothing here measures."""

@@ -1,0 +1,132 @@
+"""One interleaved comparison read back from its rows: who competed, best of each, and paired ratios with an interval.
+
+Rows belong to one final if they share sizes, accumulator, mode, PDL flag and time stamp: they were timed in the same
+shuffled rounds, so the i-th time of one and the i-th time of another saw the same clocks.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cudal2.problem import Problem
+from cudal2.records.measurement import Measurement, Mode
+
+#: Baselines in the order of reports; the first is the reference of rewards and tables.
+BASELINES = ("cublaslt_auto", "cublaslt_heuristic", "cublas", "torch", "quack", "triton", "cuda_l2")
+REFERENCE = BASELINES[0]
+#: Operand layouts a library baseline is measured in; the baseline's time is the better of the two.
+LAYOUT_SUFFIXES = ("tn", "nn")
+
+Verdict = Literal["win", "tie", "loss"]
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """How much faster one contestant is than another in the same rounds.
+
+    Attributes:
+        ratio: Median over rounds of the other's time over ours; above 1 we are faster.
+        low: Lower end of the bootstrap confidence interval of ``ratio``.
+        high: Upper end.
+    """
+
+    ratio: float
+    low: float
+    high: float
+
+    @property
+    def verdict(self) -> Verdict:
+        """A tie if the interval holds 1: the measurement cannot tell the two apart."""
+        if self.low > 1.0:
+            return "win"
+        return "loss" if self.high < 1.0 else "tie"
+
+
+def paired_ratios(times_us: Sequence[float], other_us: Sequence[float]) -> NDArray[np.float64]:
+    """Other over ours, round by round.
+
+    Raises:
+        ValueError: The two were not timed in the same number of rounds.
+    """
+    if len(times_us) != len(other_us) or not times_us:
+        raise ValueError(f"{len(times_us)} and {len(other_us)} rounds cannot be paired")
+    return np.asarray(other_us, dtype=np.float64) / np.asarray(times_us, dtype=np.float64)
+
+
+def compare(
+    times_us: Sequence[float], other_us: Sequence[float], *, level: float = 0.95, resamples: int = 2_000, seed: int = 0
+) -> Comparison:
+    """Median paired ratio and its percentile-bootstrap interval over rounds; the same input gives the same interval."""
+    ratios = paired_ratios(times_us, other_us)
+    rng = np.random.default_rng(seed)
+    medians = np.median(ratios[rng.integers(0, ratios.size, (resamples, ratios.size))], axis=1)
+    low, high = np.quantile(medians, [(1.0 - level) / 2.0, (1.0 + level) / 2.0])
+    return Comparison(float(np.median(ratios)), float(low), float(high))
+
+
+@dataclass(frozen=True)
+class Final:
+    """The rows of one interleaved comparison.
+
+    Attributes:
+        problem: What was computed.
+        mode: Protocol mode.
+        pdl: Whether our launches carried the programmatic-dependent-launch attribute.
+        utc: Time stamp shared by the rows.
+        rows: Every contestant, failures included.
+    """
+
+    problem: Problem
+    mode: Mode
+    pdl: bool
+    utc: str
+    rows: tuple[Measurement, ...]
+
+    @property
+    def key(self) -> str:
+        """Leaderboard this final counts for: ``mode/acc/pdl``, for example ``offline/fp32/on``."""
+        return f"{self.mode}/{self.problem.acc}/{'on' if self.pdl else 'off'}"
+
+    @property
+    def ours(self) -> Measurement | None:
+        """Our fastest correct configuration; a vendor library never counts as ours."""
+        return _fastest(row for row in self.rows if row.config is not None)
+
+    def named(self, contestant: str) -> Measurement | None:
+        """The row of exactly this contestant, if it passed."""
+        return _fastest(row for row in self.rows if row.config is None and row.contestant == contestant)
+
+    def baseline(self, name: str) -> Measurement | None:
+        """A baseline by name, the better of its operand layouts where it was measured in both."""
+        names = {name, *(f"{name}_{suffix}" for suffix in LAYOUT_SUFFIXES)}
+        return _fastest(row for row in self.rows if row.config is None and row.contestant in names)
+
+    def against(self, name: str) -> Comparison | None:
+        """Ours against a baseline; ``None`` if either is missing."""
+        ours, other = self.ours, self.baseline(name)
+        return compare(ours.times_us, other.times_us) if ours and other else None
+
+
+def _fastest(rows: Iterable[Measurement]) -> Measurement | None:
+    return min((row for row in rows if row.ok), key=lambda row: row.median_us, default=None)
+
+
+def group_finals(records: Iterable[Measurement]) -> list[Final]:
+    """Splits rows into finals, oldest first; rows of a search (no baseline beside them) make no final."""
+    groups: dict[tuple[object, ...], list[Measurement]] = defaultdict(list)
+    for row in records:
+        groups[(row.problem, row.mode, row.pdl, row.utc)].append(row)
+    finals = (Final(rows[0].problem, rows[0].mode, rows[0].pdl, rows[0].utc, tuple(rows)) for rows in groups.values())
+    compared = (final for final in finals if any(row.config is None for row in final.rows))
+    return sorted(compared, key=lambda final: final.utc)
+
+
+def latest_finals(records: Iterable[Measurement]) -> dict[tuple[str, str], Final]:
+    """The newest final of each shape on each leaderboard, by (key, ``M_N_K``): the last word counts, not the best."""
+    return {(final.key, final.problem.mnk): final for final in group_finals(records)}

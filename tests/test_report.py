@@ -1,0 +1,117 @@
+"""The report on made-up finals whose answers are known by hand."""
+
+import dataclasses
+import json
+
+import numpy as np
+import pytest
+from fabricated_finals import CONFIG, final_rows, row
+
+from cudal2.records.finals import compare, group_finals, latest_finals
+from cudal2.records.fingerprint import Fingerprint
+from cudal2.records.shards import RecordLog
+from cudal2.report import summary
+
+FOUR = {"cublaslt_auto_tn": 4.0, "cublaslt_auto_nn": 6.0, "cublas_tn": 8.0, "cublas_nn": 5.0, "torch": 10.0}
+
+
+def test_summary_has_the_published_shape():
+    records = final_rows("64_64_64", 2.0, FOUR) + final_rows("16384_16384_16384", 16000.0, {"cublaslt_auto": 12000.0})
+    report = summary.summarise(records)
+    assert list(report) == ["offline/fp32/off"]
+    board = report["offline/fp32/off"]
+    assert list(board) == ["cublaslt_auto", "cublas", "torch"]
+    auto = board["cublaslt_auto"]
+    assert set(auto) == {"n", "geomean", "win", "min", "by_class"}
+    assert list(auto["by_class"]) == ["<2.3us", "2.3-10us", "10-100us", "0.1-1ms", ">1ms"]
+    # Against the better layout of each baseline: 4/2 = 2 and 12000/16000 = 0.75.
+    assert auto["n"] == 2 and auto["win"] == 0.5
+    assert auto["geomean"] == pytest.approx(1.5**0.5)
+    assert auto["min"] == pytest.approx(0.75)
+    assert auto["by_class"]["<2.3us"] == {"n": 1, "geomean": pytest.approx(2.0), "win": 1.0}
+    assert auto["by_class"][">1ms"] == {"n": 1, "geomean": pytest.approx(0.75), "win": 0.0}
+    assert auto["by_class"]["10-100us"] == {"n": 0, "geomean": None, "win": None}
+    assert board["cublas"]["geomean"] == pytest.approx(2.5)
+    assert json.loads(json.dumps(report, allow_nan=False)) == report
+
+
+def test_leaderboards_are_never_mixed():
+    records = (
+        final_rows("64_64_64", 1.0, {"cublaslt_auto": 2.0})
+        + final_rows("64_64_64", 1.0, {"cublaslt_auto": 3.0}, pdl=True)
+        + final_rows("64_64_64", 1.0, {"cublaslt_auto": 4.0}, acc="fp16")
+    )
+    geomeans = {key: board["cublaslt_auto"]["geomean"] for key, board in summary.summarise(records).items()}
+    assert geomeans == pytest.approx({"offline/fp16/off": 4.0, "offline/fp32/off": 2.0, "offline/fp32/on": 3.0})
+
+
+def test_best_of_our_configurations_counts_and_a_library_never_does():
+    slower = dataclasses.replace(CONFIG, stages=3)
+    rival = row("64_64_64", "sm90_ws", [4.0] * 9, config=slower)
+    records = [rival, *final_rows("64_64_64", 3.0, {"cublaslt_auto": 2.0})]
+    (final,) = group_finals(records)
+    assert final.ours is not None and final.ours.config == CONFIG
+    assert final.against("cublaslt_auto").ratio == pytest.approx(2.0 / 3.0)
+
+
+def test_latest_final_counts_even_if_it_is_worse():
+    old = final_rows("64_64_64", 1.0, {"cublaslt_auto": 2.0}, utc="2000-01-01T00:00:00+00:00")
+    new = final_rows("64_64_64", 1.0, {"cublaslt_auto": 0.5}, utc="2000-01-02T00:00:00+00:00")
+    assert summary.summarise(new + old)["offline/fp32/off"]["cublaslt_auto"]["geomean"] == pytest.approx(0.5)
+    assert len(latest_finals(new + old)) == 1
+
+
+def test_search_rows_without_a_baseline_are_no_final():
+    assert group_finals([row("64_64_64", "sm90_ws", [1.0], config=CONFIG)]) == []
+    assert summary.summarise([row("64_64_64", "sm90_ws", [1.0], config=CONFIG)]) == {}
+
+
+def test_pairing_removes_a_drift_that_unpaired_medians_would_see():
+    rng = np.random.default_rng(0)
+    clock = np.linspace(1.0, 1.3, 9)
+    ours, other = clock, 1.02 * clock * rng.normal(1.0, 1e-3, 9)
+    result = compare(tuple(ours), tuple(other))
+    assert result.ratio == pytest.approx(1.02, rel=2e-3)
+    assert 1.01 < result.low <= result.ratio <= result.high < 1.03
+    assert result.verdict == "win"
+
+
+def test_noise_alone_is_a_tie_at_about_the_stated_level():
+    rng = np.random.default_rng(1)
+    pairs = rng.normal(1.0, 0.02, (300, 2, 9))
+    verdicts = [compare(tuple(ours), tuple(other), resamples=400).verdict for ours, other in pairs]
+    # A 95 % percentile bootstrap of nine points is a little narrow; it must still call equals equal nearly always.
+    assert verdicts.count("tie") > 0.85 * len(verdicts)
+
+
+def test_rounds_that_do_not_pair_are_refused():
+    with pytest.raises(ValueError, match="cannot be paired"):
+        compare((1.0, 2.0), (1.0,))
+
+
+def test_details_keep_losses_and_unserved_shapes():
+    records = final_rows("64_64_64", 2.0, {"cublaslt_auto": 1.0}) + final_rows("64_64_128", 1.0, {"cublaslt_auto": 2.0})
+    records += final_rows("64_64_256", None, {"cublaslt_auto": 2.0})
+    records += [row("64_64_256", "sm90_ws", (), config=CONFIG, reason="NaN at (0, 0)")]
+    detail = summary.details(records)["offline/fp32/off"]
+    assert [shape.problem.mnk for shape in detail.worst] == ["64_64_64", "64_64_128"]
+    assert detail.verdicts() == {"win": 1, "tie": 0, "loss": 1}
+    assert detail.unserved == (("64_64_256", "correctness: NaN at (0, 0)"),)
+    assert summary.summarise(records)["offline/fp32/off"]["cublaslt_auto"]["n"] == 2
+
+
+def fingerprint(**changes):
+    values = dict(
+        gpu="NVIDIA Test", capability=(9, 0), sm_count=132, memory_gib=140, driver="1", cuda="13.0", cublaslt="1",
+        nvrtc="13.0", generator_version="0" * 16,
+    )  # fmt: skip
+    return Fingerprint(**(values | changes))
+
+
+def test_finals_are_read_from_shards_of_several_environments(tmp_path):
+    for index, driver in enumerate(("1", "2")):
+        with RecordLog(tmp_path, fingerprint(driver=driver)) as log:
+            log.append(final_rows(f"64_64_{64 * (index + 1)}", 1.0, {"cublaslt_auto": 2.0}))
+    shards = summary.load_finals(tmp_path)
+    assert len(shards.fingerprints) == 2
+    assert summary.summarise(shards.measurements)["offline/fp32/off"]["cublaslt_auto"]["n"] == 2
