@@ -1,0 +1,339 @@
+"""The legality rules of the ``sm90_ws`` space: each a named predicate over a few axes and a sentence that says why not.
+
+A predicate is written once. It takes a configuration, or as many configurations as its axes have combinations: then the
+fields are arrays that broadcast against each other. ``geometry`` stays the one place where sizes are derived.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+
+from cudal2.arch import Arch
+from cudal2.problem import Problem
+from cudal2.space import geometry as geo
+from cudal2.space.config import KernelConfig
+
+#: A configuration, or one array per axis.
+Choice = Any
+INT32_MAX = 2**31 - 1
+#: Registers a consumer thread needs beside its accumulators: addresses, descriptors, barrier phases.
+WORKING_REGISTERS = 40
+#: Rows of one swizzle atom in shared memory; a multicast slice is whole atoms.
+SWIZZLE_ROWS = 8
+
+
+@dataclass(frozen=True)
+class Rule:
+    """One condition a legal configuration meets.
+
+    Attributes:
+        name: Stable name, as the commands and records show it.
+        axes: The fields the predicate reads.
+        allows: Whether it is met; elementwise on arrays.
+        reason: One sentence with the numbers and the limit, for a configuration that does not meet it.
+        by_size: Whether the answer depends on m, n or k, beyond the accumulator and the layout.
+    """
+
+    name: str
+    axes: tuple[str, ...]
+    allows: Callable[[Choice, Problem, Arch], Any]
+    reason: Callable[[KernelConfig, Problem, Arch], str]
+    by_size: bool = False
+
+
+def _lifted(derive: Callable[[Any], int], *names: str) -> Callable[[Choice], Any]:
+    """A ``geometry`` function of one configuration, made elementwise over the axes it reads."""
+    elementwise = np.frompyfunc(lambda *values: derive(SimpleNamespace(**dict(zip(names, values, strict=True)))), len(names), 1)
+
+    def over(choice: Choice) -> Any:
+        return np.asarray(elementwise(*(getattr(choice, name) for name in names))).astype(np.int64)
+
+    return over
+
+
+_BODY_AXES = ("tile_m", "tile_n", "tile_k", "stages", "consumers", "split_k", "epilogue")
+_smem = _lifted(geo.smem_bytes, *_BODY_AXES)
+_threads = _lifted(geo.threads, "consumers", "ctas_per_sm")
+_setmaxnreg = _lifted(geo.uses_setmaxnreg, "consumers", "ctas_per_sm")
+
+
+def register_cap(choice: Choice, arch: Arch) -> Any:
+    """Registers one consumer thread may use, after setmaxnreg where it is used."""
+    share = arch.registers_per_sm // choice.ctas_per_sm // _threads(choice) // 8 * 8
+    moved = np.where(np.equal(choice.consumers, 2), geo.SETMAXNREG[2][1], geo.SETMAXNREG[3][1])
+    return np.where(_setmaxnreg(choice), moved, np.minimum(share, arch.registers_per_thread))
+
+
+def _consumer_rows(choice: Choice) -> Any:
+    return np.where(np.equal(choice.schedule, "pingpong"), choice.tile_m, choice.tile_m // choice.consumers)
+
+
+def _accumulators(choice: Choice, problem: Problem) -> Any:
+    elements = _consumer_rows(choice) * choice.tile_n // geo.WARP_GROUP
+    return elements if problem.acc == "fp32" else elements // 2
+
+
+def _tiles_m(choice: Choice, problem: Problem) -> Any:
+    return geo.ceil_div(problem.m, choice.tile_m * choice.cluster_m)
+
+
+def _tiles_n(choice: Choice, problem: Problem) -> Any:
+    return geo.ceil_div(problem.n, choice.tile_n * choice.cluster_n)
+
+
+def _clusters(choice: Choice, problem: Problem) -> Any:
+    return _tiles_m(choice, problem) * _tiles_n(choice, problem)
+
+
+def _cluster_ctas(choice: Choice) -> Any:
+    return choice.cluster_m * choice.cluster_n * choice.split_k
+
+
+def _wave(choice: Choice, arch: Arch) -> Any:
+    """Clusters of one wave, at least one."""
+    return np.maximum(1, arch.sm_count * choice.ctas_per_sm // _cluster_ctas(choice))
+
+
+def _k_steps(choice: Choice, problem: Problem, arch: Arch) -> Any:
+    """Pipeline stages one CTA fills in its life: its share of K, times its tiles."""
+    steps = geo.ceil_div(geo.ceil_div(problem.k, choice.tile_k), choice.split_k)
+    rounds = geo.ceil_div(_clusters(choice, problem), _wave(choice, arch))
+    return np.where(choice.persistent, steps * rounds, steps)
+
+
+def _store_chunks(choice: Choice) -> Any:
+    """8-column, 64-row pieces of C per consumer warp group, the unit split-K shares out."""
+    return _consumer_rows(choice) // 64 * (choice.tile_n // 8)
+
+
+def _splits_tile(c: Choice, problem: Problem, arch: Arch) -> Any:
+    whole = np.equal(c.tile_m % c.consumers, 0) | np.equal(c.schedule, "pingpong")
+    two = np.equal(c.consumers, 2) | np.equal(c.schedule, "coop")
+    return whole & two & np.isin(_consumer_rows(c), (64, 128))
+
+
+def _splits_tile_reason(c: KernelConfig, problem: Problem, arch: Arch) -> str:
+    if c.schedule == "pingpong":
+        return f"ping-pong takes 2 consumer warp groups with 64 or 128 rows each, not {c.consumers} with {c.tile_m}"
+    return f"{c.consumers} cooperating consumers take {c.tile_m / c.consumers:g} of {c.tile_m} rows each; wgmma needs 64 or 128"
+
+
+def _alternates(c: Choice, problem: Problem, arch: Arch) -> Any:
+    return np.equal(c.schedule, "coop") | np.equal(c.persistent, True)
+
+
+def _fits_registers(c: Choice, problem: Problem, arch: Arch) -> Any:
+    return _accumulators(c, problem) + WORKING_REGISTERS <= register_cap(c, arch)
+
+
+def _fits_registers_reason(c: KernelConfig, problem: Problem, arch: Arch) -> str:
+    needed = int(_accumulators(c, problem))
+    return f"{needed} accumulator and {WORKING_REGISTERS} working registers per thread exceed the {int(register_cap(c, arch))} it has"
+
+
+def _fits_smem(c: Choice, problem: Problem, arch: Arch) -> Any:
+    return _smem(c) <= arch.smem_bytes_per_block
+
+
+def _fits_sm(c: Choice, problem: Problem, arch: Arch) -> Any:
+    smem = c.ctas_per_sm * (_smem(c) + arch.smem_reserved_bytes) <= arch.smem_bytes_per_sm
+    threads = c.ctas_per_sm * _threads(c) <= arch.threads_per_sm
+    return smem & threads & (_threads(c) <= arch.threads_per_block)
+
+
+def _fits_sm_reason(c: KernelConfig, problem: Problem, arch: Arch) -> str:
+    smem = c.ctas_per_sm * (geo.smem_bytes(c) + arch.smem_reserved_bytes)
+    threads = c.ctas_per_sm * geo.threads(c)
+    return (
+        f"{c.ctas_per_sm} CTAs per SM take {smem} bytes of shared memory and {threads} threads; "
+        f"an SM has {arch.smem_bytes_per_sm} bytes and {arch.threads_per_sm} threads"
+    )
+
+
+def _one_cluster_use(c: Choice, problem: Problem, arch: Arch) -> Any:
+    multicast = c.cluster_m * c.cluster_n
+    alone = np.equal(c.split_k, 1) | np.equal(multicast, 1)
+    return (multicast <= 2) & alone & (_cluster_ctas(c) <= arch.cluster_size_max)
+
+
+def _one_cluster_use_reason(c: KernelConfig, problem: Problem, arch: Arch) -> str:
+    return (
+        f"a cluster of {c.cluster_m} x {c.cluster_n} CTAs with split-K {c.split_k}: multicast takes at most 2 CTAs, "
+        f"and none beside split-K"
+    )
+
+
+def _splits_k(c: Choice, problem: Problem, arch: Arch) -> Any:
+    able = np.equal(c.schedule, "coop") & np.equal(c.epilogue, "direct") & np.equal(c.persistent, False)
+    return np.equal(c.split_k, 1) | (able & np.equal(_store_chunks(c) % c.split_k, 0))
+
+
+def _splits_k_reason(c: KernelConfig, problem: Problem, arch: Arch) -> str:
+    return (
+        f"split-K {c.split_k} needs the coop schedule, the direct epilogue and no persistence, and has to share out "
+        f"{int(_store_chunks(c))} column chunks per consumer evenly; this is {c.schedule}, {c.epilogue}, persistent {c.persistent}"
+    )
+
+
+def _has_k_to_split(c: Choice, problem: Problem, arch: Arch) -> Any:
+    return c.split_k <= geo.ceil_div(problem.k, c.tile_k)
+
+
+def _slices_whole(c: Choice, problem: Problem, arch: Arch) -> Any:
+    b_extent = c.tile_n if problem.layout == "tn" else c.tile_k
+    a_slices = np.equal(c.tile_m % (c.cluster_n * SWIZZLE_ROWS), 0)
+    return a_slices & np.equal(b_extent % (c.cluster_m * SWIZZLE_ROWS), 0)
+
+
+def _slices_whole_reason(c: KernelConfig, problem: Problem, arch: Arch) -> str:
+    b_extent = c.tile_n if problem.layout == "tn" else c.tile_k
+    return (
+        f"multicast slices of {c.tile_m / c.cluster_n:g} rows of A and {b_extent / c.cluster_m:g} of B are not multiples of "
+        f"{SWIZZLE_ROWS}, so the bytes a stage waits for never add up"
+    )
+
+
+def _stores_boxes(c: Choice, problem: Problem, arch: Arch) -> Any:
+    return np.equal(c.epilogue, "direct") | (np.equal(c.tile_n % 16, 0) & (problem.n % 8 == 0))
+
+
+def _aligned(c: Choice, problem: Problem, arch: Arch) -> Any:
+    return problem.k % 8 == 0 and (problem.layout == "tn" or problem.n % 8 == 0)
+
+
+def _aligned_reason(c: KernelConfig, problem: Problem, arch: Arch) -> str:
+    name, extent = ("k", problem.k) if problem.k % 8 else ("n", problem.n)
+    return f"{name} = {extent} gives rows of {2 * extent} bytes; TMA needs row strides that are multiples of 16 bytes ({name} % 8 == 0)"
+
+
+def _k_rounded(problem: Problem) -> int:
+    return geo.ceil_div(problem.k, 64) * 64
+
+
+def _addressable(c: Choice, problem: Problem, arch: Arch) -> Any:
+    rows = _tiles_m(c, problem) * c.tile_m * c.cluster_m <= INT32_MAX
+    columns = _tiles_n(c, problem) * c.tile_n * c.cluster_n <= INT32_MAX
+    depth = geo.ceil_div(problem.k, c.tile_k) * c.tile_k <= INT32_MAX
+    return rows & columns & depth & (_clusters(c, problem) * _cluster_ctas(c) <= INT32_MAX)
+
+
+def _addressable_reason(c: KernelConfig, problem: Problem, arch: Arch) -> str:
+    ctas = int(_clusters(c, problem) * _cluster_ctas(c))
+    return f"{problem.mnk} padded to whole tiles, or its {ctas} CTAs, exceed the {INT32_MAX} of a 32-bit tile coordinate"
+
+
+def _raster_matters(c: Choice, problem: Problem, arch: Arch) -> Any:
+    grid_2d = (_tiles_m(c, problem) > 1) & (_tiles_n(c, problem) > 1)
+    return grid_2d | (np.equal(c.raster, "m") & np.equal(c.group, 1))
+
+
+def _raster_matters_reason(c: KernelConfig, problem: Problem, arch: Arch) -> str:
+    tiles_m, tiles_n = geo.cluster_tiles(c, problem.m, problem.n)
+    return f"{tiles_m} x {tiles_n} cluster tiles are one line, in the same order for raster {c.raster} group {c.group} as for raster m group 1"
+
+
+def _raster_tiles(c: Choice, problem: Problem) -> Any:
+    return np.where(np.equal(c.raster, "m"), _tiles_m(c, problem), _tiles_n(c, problem))
+
+
+def _group_fits(c: Choice, problem: Problem, arch: Arch) -> Any:
+    return (c.group < _raster_tiles(c, problem)) | np.equal(c.group, 1)
+
+
+def _group_fits_reason(c: KernelConfig, problem: Problem, arch: Arch) -> str:
+    other = "n" if c.raster == "m" else "m"
+    return (
+        f"raster group {c.group} covers all {int(_raster_tiles(c, problem))} cluster tiles along {c.raster}: "
+        f"the same order as raster {other} group 1"
+    )
+
+
+def _persistence_matters(c: Choice, problem: Problem, arch: Arch) -> Any:
+    return np.equal(c.persistent, False) | (_clusters(c, problem) > _wave(c, arch))
+
+
+def _persistence_matters_reason(c: KernelConfig, problem: Problem, arch: Arch) -> str:
+    clusters, wave = int(_clusters(c, problem)), int(_wave(c, arch))
+    return f"{clusters} clusters fit one wave of {wave}: persistent launches the same grid as not persistent"
+
+
+def _stages_fill(c: Choice, problem: Problem, arch: Arch) -> Any:
+    return c.stages <= np.maximum(2, _k_steps(c, problem, arch))
+
+
+_TILING = ("tile_m", "tile_n", "cluster_m", "cluster_n")
+
+RULES: tuple[Rule, ...] = (
+    Rule("consumers_split_tile", ("tile_m", "schedule", "consumers"), _splits_tile, _splits_tile_reason),
+    Rule(
+        "accumulator_registers",
+        ("tile_m", "tile_n", "schedule", "consumers", "ctas_per_sm"),
+        _fits_registers,
+        _fits_registers_reason,
+    ),
+    Rule(
+        "shared_memory",
+        _BODY_AXES,
+        _fits_smem,
+        lambda c, p, a: f"{geo.smem_bytes(c)} bytes of shared memory exceed the {a.smem_bytes_per_block} a CTA may have",
+    ),
+    Rule("occupancy", (*_BODY_AXES, "ctas_per_sm"), _fits_sm, _fits_sm_reason),
+    Rule("cluster", ("cluster_m", "cluster_n", "split_k"), _one_cluster_use, _one_cluster_use_reason),
+    Rule(
+        "pingpong_persistent",
+        ("schedule", "persistent"),
+        _alternates,
+        lambda c, p, a: "ping-pong without persistence gives a CTA 1 tile and so leaves 1 of its 2 consumer warp groups idle",
+    ),
+    Rule(
+        "split_k",
+        ("tile_m", "tile_n", "schedule", "consumers", "split_k", "epilogue", "persistent"),
+        _splits_k,
+        _splits_k_reason,
+    ),
+    Rule("multicast_slice", ("tile_m", "tile_n", "tile_k", "cluster_m", "cluster_n"), _slices_whole, _slices_whole_reason),
+    Rule("alignment", (), _aligned, _aligned_reason, by_size=True),
+    Rule(
+        "store_box",
+        ("tile_n", "epilogue"),
+        _stores_boxes,
+        lambda c, p, a: f"a TMA store needs n % 8 == 0 and tile_n % 16 == 0; n = {p.n}, tile_n = {c.tile_n}",
+        by_size=True,
+    ),
+    Rule(
+        "tile_k_padding",
+        ("tile_k",),
+        lambda c, p, a: c.tile_k <= _k_rounded(p),
+        lambda c, p, a: f"tile_k {c.tile_k} exceeds k = {p.k} rounded up to {_k_rounded(p)}: the rest would be zeros",
+        by_size=True,
+    ),
+    Rule(
+        "split_k_depth",
+        ("tile_k", "split_k"),
+        _has_k_to_split,
+        lambda c, p, a: f"split-K {c.split_k} exceeds the {geo.ceil_div(p.k, c.tile_k)} K tiles of {c.tile_k} in k = {p.k}",
+        by_size=True,
+    ),
+    Rule("size", (*_TILING, "tile_k", "split_k"), _addressable, _addressable_reason, by_size=True),
+    Rule(
+        "stages_depth",
+        (*_TILING, "tile_k", "split_k", "stages", "ctas_per_sm", "persistent"),
+        _stages_fill,
+        lambda c, p, a: f"{c.stages} stages exceed the {int(np.maximum(2, _k_steps(c, p, a)))} a CTA can fill with k = {p.k}",
+        by_size=True,
+    ),
+    Rule("raster_single", (*_TILING, "raster", "group"), _raster_matters, _raster_matters_reason, by_size=True),
+    Rule("group_too_big", (*_TILING, "raster", "group"), _group_fits, _group_fits_reason, by_size=True),
+    Rule(
+        "persistent_single_wave",
+        (*_TILING, "split_k", "ctas_per_sm", "persistent"),
+        _persistence_matters,
+        _persistence_matters_reason,
+        by_size=True,
+    ),
+)

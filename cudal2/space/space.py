@@ -1,0 +1,242 @@
+"""``SearchSpace``: the legal configurations of a problem as one dense boolean array, and everything that follows from it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections import OrderedDict
+from collections.abc import Iterator, Mapping, Sequence
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cudal2.arch import SM90, Arch
+from cudal2.errors import NothingValidError, UsageError
+from cudal2.problem import Problem
+from cudal2.settings import Limit, SpaceSettings
+from cudal2.space.axes import SM90_WS_AXES, Axis
+from cudal2.space.config import KernelConfig
+from cudal2.space.rules import RULES, Rule
+
+#: Dense arrays kept, in bytes: a full space takes 4.4 MB a problem, a recorded one a tenth of it.
+_CACHE_BYTES = 96 * 2**20
+
+
+class SearchSpace:
+    """All configurations on the axes, possibly narrowed, and which of them a problem may use.
+
+    A configuration is also a tuple of value indices (``encode``), one per axis and in axis order, and a flat index in C order.
+
+    Args:
+        arch: Limits to stay within.
+        settings: Narrowing; ``None`` keeps the full space.
+
+    Raises:
+        UsageError: The settings name an unknown axis or a value that is not on its axis.
+    """
+
+    def __init__(self, arch: Arch = SM90, settings: SpaceSettings | None = None) -> None:
+        self.arch = arch
+        self.settings = settings or SpaceSettings()
+        self.axes = _narrowed(self.settings.axes)
+        self.rules = (*RULES, *(_limit_rule(limit, self.settings.name) for limit in self.settings.limits))
+        self._position = {axis.name: at for at, axis in enumerate(self.axes)}
+        self._static: dict[tuple[str, str], NDArray[np.bool_]] = {}
+        self._dense: OrderedDict[Problem, NDArray[np.bool_]] = OrderedDict()
+
+    @property
+    def dims(self) -> tuple[int, ...]:
+        """Number of values of each axis: the ``nvec`` of a MultiDiscrete action."""
+        return tuple(len(axis) for axis in self.axes)
+
+    @property
+    def total(self) -> int:
+        """Number of configurations, legal or not."""
+        return int(np.prod(self.dims))
+
+    @property
+    def digest(self) -> str:
+        """First 16 hex digits of the SHA-256 of the axes, their values and the limits."""
+        limits = [{"when": _plain(limit.when), "only": _plain(limit.only)} for limit in self.settings.limits]
+        axes = [[axis.name, list(axis.values)] for axis in self.axes]
+        text = json.dumps({"arch": self.arch.name, "axes": axes, "limits": limits}, sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+    def validity(self, problem: Problem) -> NDArray[np.bool_]:
+        """Which configurations are legal: a read-only boolean array of shape ``dims``."""
+        if problem in self._dense:
+            self._dense.move_to_end(problem)
+            return self._dense[problem]
+        parts = [self._static_validity(problem)]
+        parts += [self._broadcast(rule, problem) for rule in self.rules if rule.by_size]
+        # Smallest first, so that most of the work happens on small arrays.
+        valid = np.ones((1,) * len(self.axes), np.bool_)
+        for part in sorted(parts, key=lambda part: part.size):
+            valid = valid & part
+        valid = np.ascontiguousarray(np.broadcast_to(valid, self.dims))
+        valid.setflags(write=False)
+        self._dense[problem] = valid
+        while len(self._dense) > 1 and len(self._dense) * self.total > _CACHE_BYTES:
+            self._dense.popitem(last=False)
+        return valid
+
+    def explain(self, config: KernelConfig, problem: Problem) -> list[str]:
+        """Why a configuration is not legal, one sentence per broken rule; empty if it is."""
+        reasons = []
+        for axis in self.axes:
+            value = getattr(config, axis.name)
+            if value not in axis.values:
+                reasons.append(f"{axis.name} = {value!r} is not in this space: {axis.listing}")
+        broken = [rule for rule in self.rules if not np.all(rule.allows(config, problem, self.arch))]
+        return reasons + [f"{rule.name}: {rule.reason(config, problem, self.arch)}" for rule in broken]
+
+    def removed_by_rule(self, problem: Problem) -> dict[str, int]:
+        """Configurations each rule removes, in rule order and not counting those an earlier rule removed already.
+
+        The counts and ``legal_count`` add up to ``total``.
+        """
+        kept = np.ones(self.dims, np.bool_)
+        left, removed = self.total, dict.fromkeys((rule.name for rule in self.rules), 0)
+        for rule in self.rules:
+            kept &= self._broadcast(rule, problem)
+            now = int(np.count_nonzero(kept))
+            removed[rule.name] += left - now
+            left = now
+        return removed
+
+    def legal_count(self, problem: Problem) -> int:
+        """Number of legal configurations."""
+        return int(np.count_nonzero(self.validity(problem)))
+
+    def legal_flat(self, problem: Problem) -> NDArray[np.intp]:
+        """Flat indices of the legal configurations, ascending."""
+        return np.flatnonzero(self.validity(problem))
+
+    def enumerate(self, problem: Problem) -> Iterator[KernelConfig]:
+        """The legal configurations in ascending flat order."""
+        for action in np.argwhere(self.validity(problem)).tolist():
+            yield self.decode(action)
+
+    def sample(self, problem: Problem, rng: np.random.Generator, size: int = 1, replace: bool = True) -> list[KernelConfig]:
+        """Legal configurations drawn uniformly.
+
+        Args:
+            problem: Decides what is legal.
+            rng: Source of the draw.
+            size: How many.
+            replace: Whether one may come twice; if not, there are at most as many as are legal.
+
+        Raises:
+            NothingValidError: No configuration is legal; the message says which rules removed them.
+        """
+        legal = self.legal_flat(problem)
+        if legal.size == 0:
+            raise NothingValidError(self._nothing_valid(problem))
+        drawn = rng.choice(legal, size if replace else min(size, legal.size), replace=replace)
+        return [self.from_flat(int(flat)) for flat in drawn]
+
+    def neighbours(self, config: KernelConfig, problem: Problem) -> list[KernelConfig]:
+        """The legal configurations that differ by one step on one axis."""
+        action, valid = self.encode(config), self.validity(problem)
+        near = []
+        for at, size in enumerate(self.dims):
+            for value in (action[at] - 1, action[at] + 1):
+                step = (*action[:at], value, *action[at + 1 :])
+                if 0 <= value < size and valid[step]:
+                    near.append(self.decode(step))
+        return near
+
+    def encode(self, config: KernelConfig) -> tuple[int, ...]:
+        """Value indices in axis order.
+
+        Raises:
+            UsageError: A field has a value that is not on its axis.
+        """
+        return tuple(axis.index(getattr(config, axis.name)) for axis in self.axes)
+
+    def decode(self, action: Sequence[int] | NDArray[Any]) -> KernelConfig:
+        """The inverse of :meth:`encode`."""
+        return KernelConfig(**{axis.name: axis.values[at] for axis, at in zip(self.axes, action, strict=True)})
+
+    def flat(self, config: KernelConfig) -> int:
+        """Index in the flattened dense array.
+
+        Raises:
+            UsageError: A field has a value that is not on its axis.
+        """
+        return int(np.ravel_multi_index(self.encode(config), self.dims))
+
+    def from_flat(self, flat: int) -> KernelConfig:
+        """The inverse of :meth:`flat`."""
+        return self.decode([int(at) for at in np.unravel_index(flat, self.dims)])
+
+    def _static_validity(self, problem: Problem) -> NDArray[np.bool_]:
+        key = (problem.acc, problem.layout)
+        if key not in self._static:
+            valid = np.ones((1,) * len(self.axes), np.bool_)
+            for rule in self.rules:
+                if not rule.by_size:
+                    valid = valid & self._broadcast(rule, problem)
+            self._static[key] = valid
+        return self._static[key]
+
+    def _broadcast(self, rule: Rule, problem: Problem) -> NDArray[np.bool_]:
+        """The rule over all combinations of its own axes, with length 1 along the others."""
+        choice = SimpleNamespace(**{name: self._along(name) for name in rule.axes})
+        allowed = np.asarray(rule.allows(choice, problem, self.arch), np.bool_)
+        return allowed.reshape((1,) * (len(self.axes) - allowed.ndim) + allowed.shape)
+
+    def _along(self, name: str) -> NDArray[Any]:
+        at = self._position[name]
+        values = self.axes[at].values
+        kind = object if isinstance(values[0], str) else np.bool_ if isinstance(values[0], bool) else np.int64
+        return np.array(values, kind).reshape([-1 if other == at else 1 for other in range(len(self.axes))])
+
+    def _nothing_valid(self, problem: Problem) -> str:
+        removed = sorted(self.removed_by_rule(problem).items(), key=lambda item: -item[1])
+        causes = ", ".join(f"{name} {count}" for name, count in removed if count)
+        return f"no configuration of space '{self.settings.name}' is legal for {problem.mnk}; removed by rule: {causes}"
+
+
+def _narrowed(values_by_axis: Mapping[str, tuple[Any, ...]]) -> tuple[Axis, ...]:
+    known = {axis.name: axis for axis in SM90_WS_AXES}
+    for name in values_by_axis:
+        if name not in known:
+            raise UsageError(f"unknown axis '{name}': choose from {', '.join(known)}")
+    return tuple(axis.narrowed(values_by_axis.get(name, axis.values)) for name, axis in known.items())
+
+
+def _plain(values_by_axis: Mapping[str, tuple[Any, ...]]) -> dict[str, list[Any]]:
+    return {name: list(values) for name, values in values_by_axis.items()}
+
+
+def _limit_rule(limit: Limit, space_name: str) -> Rule:
+    """A narrowing of the settings as a rule named ``subspace``."""
+    for name, axis in _by_name({**limit.when, **limit.only}).items():
+        axis.narrowed((*limit.when.get(name, ()), *limit.only.get(name, ())))
+
+    def within(choice: Any, values_by_axis: Mapping[str, tuple[Any, ...]]) -> Any:
+        met: Any = np.True_
+        for name, values in values_by_axis.items():
+            met = met & np.isin(np.asarray(getattr(choice, name)), values)
+        return met
+
+    def text(values_by_axis: Mapping[str, tuple[Any, ...]]) -> str:
+        return ", ".join(f"{name} in {list(values)}" for name, values in values_by_axis.items())
+
+    return Rule(
+        "subspace",
+        tuple(dict.fromkeys((*limit.when, *limit.only))),
+        lambda c, p, a: np.logical_not(within(c, limit.when)) | within(c, limit.only),
+        lambda c, p, a: f"space '{space_name}' holds only {text(limit.only)} where {text(limit.when)}",
+    )
+
+
+def _by_name(names: Mapping[str, Any]) -> dict[str, Axis]:
+    known = {axis.name: axis for axis in SM90_WS_AXES}
+    for name in names:
+        if name not in known:
+            raise UsageError(f"unknown axis '{name}' in a limit: choose from {', '.join(known)}")
+    return {name: known[name] for name in names}
