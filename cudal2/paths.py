@@ -1,4 +1,4 @@
-"""Where the kernels, the settings, the package data and the build cache are, in a checkout and in an installed wheel."""
+"""Where kernels, settings, package data and the build cache are, in a checkout and in an installed wheel."""
 
 from __future__ import annotations
 
@@ -48,4 +48,6 @@ def _shipped(name: str) -> Path:
         if candidate.is_dir():
             return candidate
     looked = " and ".join(str(candidate) for candidate in candidates)
-    raise EnvironmentProblemError(f"{name}/ is missing (looked at {looked}): install cudal2 again or run it from its checkout")
+    raise EnvironmentProblemError(
+        f"{name}/ is missing (looked at {looked}): install cudal2 again or run it from its checkout"
+    )

@@ -135,11 +135,13 @@ def load_space(path_or_name: str | Path) -> SpaceSettings:
     limits = values.get("limits") or []
     if not isinstance(limits, list):
         raise UsageError(f"{path}: 'limits' is not a list of when/only pairs")
-    return SpaceSettings(_choices(path, values.get("axes") or {}), tuple(_limit(path, limit) for limit in limits), path.stem)
+    return SpaceSettings(
+        _choices(path, values.get("axes") or {}), tuple(_limit(path, limit) for limit in limits), path.stem
+    )
 
 
 def load_shapes(path_or_name: str | Path) -> ShapeList:
-    """Reads ``configs/shapes/NAME.yaml`` or a file: ``shapes`` lists them, ``grid`` stands for every triple of its sizes.
+    """Reads ``configs/shapes/NAME.yaml`` or a file: ``shapes`` lists them, ``grid`` means every triple of its sizes.
 
     Raises:
         UsageError: The file is missing or malformed, or a shape is not M_N_K.
@@ -153,7 +155,7 @@ def load_shapes(path_or_name: str | Path) -> ShapeList:
     # YAML 1.1 reads an unquoted 64_4096_64 as the integer 64409664.
     wrong = next((shape for shape in shapes if not isinstance(shape, str)), None)
     if wrong is not None:
-        raise UsageError(f"{path}: shape {wrong!r} is not text; quote it, for example \"64_4096_64\"")
+        raise UsageError(f'{path}: shape {wrong!r} is not text; quote it, for example "64_4096_64"')
     unique = tuple(dict.fromkeys(Problem.parse(shape).mnk for shape in shapes))
     return ShapeList(unique, path.stem)
 
@@ -225,5 +227,7 @@ def _number(path: Path, key: str, value: Any, kind: type) -> Any:
     except (TypeError, ValueError):
         number = None
     if number is None or (kind is int and number != value) or number < 0:
-        raise UsageError(f"{path}: {key} = {value!r}: give a {'whole ' if kind is int else ''}number that is not negative")
+        raise UsageError(
+            f"{path}: {key} = {value!r}: give a {'whole ' if kind is int else ''}number that is not negative"
+        )
     return number

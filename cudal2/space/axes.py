@@ -1,4 +1,4 @@
-"""The axes of the ``sm90_ws`` space and their values, in the order the policy chooses them; nothing is searched outside them."""
+"""The axes of the ``sm90_ws`` space and their values, in the order a policy chooses them; the only place they are."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Exact masks for choosing a configuration axis by axis: which values still lead to a legal one, given those chosen so far."""
+"""Exact masks for choosing a configuration axis by axis: which values still lead to a legal one."""
 
 from __future__ import annotations
 
@@ -11,14 +11,15 @@ from numpy.typing import NDArray
 class PrefixMasks:
     """Masks of one problem, by cumulative reduction of its dense validity.
 
-    Level ``j`` holds, for every choice of the first ``j`` axes, which values of axis ``j`` some legal configuration has. It
-    is the prefix trie of the legal configurations as arrays, so a batch of prefixes costs one gather.
+    Level ``j`` holds, for every choice of the first ``j`` axes, which values of axis ``j`` some legal configuration has.
+    It is the prefix trie of the legal configurations as arrays, so a batch of prefixes costs one gather.
     """
 
     def __init__(self, validity: NDArray[np.bool_]) -> None:
-        levels = [validity]
+        """Reduces the dense validity of :meth:`SearchSpace.validity` once."""
+        levels: list[Any] = [validity]
         for axis in range(validity.ndim - 1, 0, -1):
-            levels.append(levels[-1].any(axis=axis))
+            levels.append(np.any(levels[-1], axis=axis))
         self._levels = tuple(reversed(levels))
 
     @property

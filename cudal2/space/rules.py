@@ -48,7 +48,9 @@ class Rule:
 
 def _lifted(derive: Callable[[Any], int], *names: str) -> Callable[[Choice], Any]:
     """A ``geometry`` function of one configuration, made elementwise over the axes it reads."""
-    elementwise = np.frompyfunc(lambda *values: derive(SimpleNamespace(**dict(zip(names, values, strict=True)))), len(names), 1)
+    elementwise = np.frompyfunc(
+        lambda *values: derive(SimpleNamespace(**dict(zip(names, values, strict=True)))), len(names), 1
+    )
 
     def over(choice: Choice) -> Any:
         return np.asarray(elementwise(*(getattr(choice, name) for name in names))).astype(np.int64)
@@ -120,7 +122,8 @@ def _splits_tile(c: Choice, problem: Problem, arch: Arch) -> Any:
 def _splits_tile_reason(c: KernelConfig, problem: Problem, arch: Arch) -> str:
     if c.schedule == "pingpong":
         return f"ping-pong takes 2 consumer warp groups with 64 or 128 rows each, not {c.consumers} with {c.tile_m}"
-    return f"{c.consumers} cooperating consumers take {c.tile_m / c.consumers:g} of {c.tile_m} rows each; wgmma needs 64 or 128"
+    rows = f"{c.tile_m / c.consumers:g} of {c.tile_m}"
+    return f"{c.consumers} cooperating consumers take {rows} rows each; wgmma needs 64 or 128"
 
 
 def _alternates(c: Choice, problem: Problem, arch: Arch) -> Any:
@@ -132,8 +135,8 @@ def _fits_registers(c: Choice, problem: Problem, arch: Arch) -> Any:
 
 
 def _fits_registers_reason(c: KernelConfig, problem: Problem, arch: Arch) -> str:
-    needed = int(_accumulators(c, problem))
-    return f"{needed} accumulator and {WORKING_REGISTERS} working registers per thread exceed the {int(register_cap(c, arch))} it has"
+    needed, cap = int(_accumulators(c, problem)), int(register_cap(c, arch))
+    return f"{needed} accumulator and {WORKING_REGISTERS} working registers per thread exceed the {cap} it has"
 
 
 def _fits_smem(c: Choice, problem: Problem, arch: Arch) -> Any:
@@ -176,7 +179,8 @@ def _splits_k(c: Choice, problem: Problem, arch: Arch) -> Any:
 def _splits_k_reason(c: KernelConfig, problem: Problem, arch: Arch) -> str:
     return (
         f"split-K {c.split_k} needs the coop schedule, the direct epilogue and no persistence, and has to share out "
-        f"{int(_store_chunks(c))} column chunks per consumer evenly; this is {c.schedule}, {c.epilogue}, persistent {c.persistent}"
+        f"{int(_store_chunks(c))} column chunks per consumer evenly; "
+        f"this is {c.schedule}, {c.epilogue}, persistent {c.persistent}"
     )
 
 
@@ -193,8 +197,8 @@ def _slices_whole(c: Choice, problem: Problem, arch: Arch) -> Any:
 def _slices_whole_reason(c: KernelConfig, problem: Problem, arch: Arch) -> str:
     b_extent = c.tile_n if problem.layout == "tn" else c.tile_k
     return (
-        f"multicast slices of {c.tile_m / c.cluster_n:g} rows of A and {b_extent / c.cluster_m:g} of B are not multiples of "
-        f"{SWIZZLE_ROWS}, so the bytes a stage waits for never add up"
+        f"multicast slices of {c.tile_m / c.cluster_n:g} rows of A and {b_extent / c.cluster_m:g} of B "
+        f"are not multiples of {SWIZZLE_ROWS}, so the bytes a stage waits for never add up"
     )
 
 
@@ -208,7 +212,8 @@ def _aligned(c: Choice, problem: Problem, arch: Arch) -> Any:
 
 def _aligned_reason(c: KernelConfig, problem: Problem, arch: Arch) -> str:
     name, extent = ("k", problem.k) if problem.k % 8 else ("n", problem.n)
-    return f"{name} = {extent} gives rows of {2 * extent} bytes; TMA needs row strides that are multiples of 16 bytes ({name} % 8 == 0)"
+    row = geo.ELEMENT_BYTES * extent
+    return f"{name} = {extent} gives rows of {row} bytes; TMA needs 16-byte row strides, so {name} % 8 == 0"
 
 
 def _k_rounded(problem: Problem) -> int:
@@ -224,7 +229,9 @@ def _addressable(c: Choice, problem: Problem, arch: Arch) -> Any:
 
 def _addressable_reason(c: KernelConfig, problem: Problem, arch: Arch) -> str:
     ctas = int(_clusters(c, problem) * _cluster_ctas(c))
-    return f"{problem.mnk} padded to whole tiles, or its {ctas} CTAs, exceed the {INT32_MAX} of a 32-bit tile coordinate"
+    return (
+        f"{problem.mnk} padded to whole tiles, or its {ctas} CTAs, exceed the {INT32_MAX} of a 32-bit tile coordinate"
+    )
 
 
 def _raster_matters(c: Choice, problem: Problem, arch: Arch) -> Any:
@@ -234,7 +241,10 @@ def _raster_matters(c: Choice, problem: Problem, arch: Arch) -> Any:
 
 def _raster_matters_reason(c: KernelConfig, problem: Problem, arch: Arch) -> str:
     tiles_m, tiles_n = geo.cluster_tiles(c, problem.m, problem.n)
-    return f"{tiles_m} x {tiles_n} cluster tiles are one line, in the same order for raster {c.raster} group {c.group} as for raster m group 1"
+    return (
+        f"{tiles_m} x {tiles_n} cluster tiles are one line: raster {c.raster} group {c.group} runs in the same order "
+        f"as raster m group 1"
+    )
 
 
 def _raster_tiles(c: Choice, problem: Problem) -> Any:
@@ -280,7 +290,9 @@ RULES: tuple[Rule, ...] = (
         "shared_memory",
         _BODY_AXES,
         _fits_smem,
-        lambda c, p, a: f"{geo.smem_bytes(c)} bytes of shared memory exceed the {a.smem_bytes_per_block} a CTA may have",
+        lambda c, p, a: (
+            f"{geo.smem_bytes(c)} bytes of shared memory exceed the {a.smem_bytes_per_block} a CTA may have"
+        ),
     ),
     Rule("occupancy", (*_BODY_AXES, "ctas_per_sm"), _fits_sm, _fits_sm_reason),
     Rule("cluster", ("cluster_m", "cluster_n", "split_k"), _one_cluster_use, _one_cluster_use_reason),
@@ -288,7 +300,9 @@ RULES: tuple[Rule, ...] = (
         "pingpong_persistent",
         ("schedule", "persistent"),
         _alternates,
-        lambda c, p, a: "ping-pong without persistence gives a CTA 1 tile and so leaves 1 of its 2 consumer warp groups idle",
+        lambda c, p, a: (
+            "ping-pong without persistence gives a CTA 1 tile and so leaves 1 of its 2 consumer warp groups idle"
+        ),
     ),
     Rule(
         "split_k",
@@ -296,7 +310,9 @@ RULES: tuple[Rule, ...] = (
         _splits_k,
         _splits_k_reason,
     ),
-    Rule("multicast_slice", ("tile_m", "tile_n", "tile_k", "cluster_m", "cluster_n"), _slices_whole, _slices_whole_reason),
+    Rule(
+        "multicast_slice", ("tile_m", "tile_n", "tile_k", "cluster_m", "cluster_n"), _slices_whole, _slices_whole_reason
+    ),
     Rule("alignment", (), _aligned, _aligned_reason, by_size=True),
     Rule(
         "store_box",
@@ -316,7 +332,9 @@ RULES: tuple[Rule, ...] = (
         "split_k_depth",
         ("tile_k", "split_k"),
         _has_k_to_split,
-        lambda c, p, a: f"split-K {c.split_k} exceeds the {geo.ceil_div(p.k, c.tile_k)} K tiles of {c.tile_k} in k = {p.k}",
+        lambda c, p, a: (
+            f"split-K {c.split_k} exceeds the {geo.ceil_div(p.k, c.tile_k)} K tiles of {c.tile_k} in k = {p.k}"
+        ),
         by_size=True,
     ),
     Rule("size", (*_TILING, "tile_k", "split_k"), _addressable, _addressable_reason, by_size=True),
@@ -324,7 +342,9 @@ RULES: tuple[Rule, ...] = (
         "stages_depth",
         (*_TILING, "tile_k", "split_k", "stages", "ctas_per_sm", "persistent"),
         _stages_fill,
-        lambda c, p, a: f"{c.stages} stages exceed the {int(np.maximum(2, _k_steps(c, p, a)))} a CTA can fill with k = {p.k}",
+        lambda c, p, a: (
+            f"{c.stages} stages exceed the {int(np.maximum(2, _k_steps(c, p, a)))} a CTA can fill with k = {p.k}"
+        ),
         by_size=True,
     ),
     Rule("raster_single", (*_TILING, "raster", "group"), _raster_matters, _raster_matters_reason, by_size=True),

@@ -1,4 +1,4 @@
-"""``SearchSpace``: the legal configurations of a problem as one dense boolean array, and everything that follows from it."""
+"""``SearchSpace``: the legal configurations of a problem as one dense boolean array, and all that follows from it."""
 
 from __future__ import annotations
 
@@ -27,17 +27,21 @@ _CACHE_BYTES = 96 * 2**20
 class SearchSpace:
     """All configurations on the axes, possibly narrowed, and which of them a problem may use.
 
-    A configuration is also a tuple of value indices (``encode``), one per axis and in axis order, and a flat index in C order.
+    A configuration is also a tuple of value indices in axis order (``encode``) and a flat index in C order (``flat``).
 
-    Args:
-        arch: Limits to stay within.
-        settings: Narrowing; ``None`` keeps the full space.
-
-    Raises:
-        UsageError: The settings name an unknown axis or a value that is not on its axis.
+    Attributes:
+        arch: Limits it stays within.
+        settings: How it is narrowed.
+        axes: The axes with the values kept.
+        rules: The legality rules, then one named ``subspace`` for each limit of the settings.
     """
 
     def __init__(self, arch: Arch = SM90, settings: SpaceSettings | None = None) -> None:
+        """Narrows the full space, which ``None`` keeps.
+
+        Raises:
+            UsageError: The settings name an unknown axis or a value that is not on its axis.
+        """
         self.arch = arch
         self.settings = settings or SpaceSettings()
         self.axes = _narrowed(self.settings.axes)
@@ -119,7 +123,9 @@ class SearchSpace:
         for action in np.argwhere(self.validity(problem)).tolist():
             yield self.decode(action)
 
-    def sample(self, problem: Problem, rng: np.random.Generator, size: int = 1, replace: bool = True) -> list[KernelConfig]:
+    def sample(
+        self, problem: Problem, rng: np.random.Generator, size: int = 1, replace: bool = True
+    ) -> list[KernelConfig]:
         """Legal configurations drawn uniformly.
 
         Args:
