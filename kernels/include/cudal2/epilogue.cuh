@@ -1,0 +1,144 @@
+// From accumulators to C: stmatrix and TMA store, direct predicated stores, and the split-K reduction over a cluster.
+#pragma once
+
+#include <cute/arch/copy_sm90.hpp>
+#include <cute/arch/copy_sm90_tma.hpp>
+
+#include "cudal2/geometry.cuh"
+#include "cudal2/params.cuh"
+#include "cudal2/sync.cuh"
+#include "cudal2/wgmma.cuh"
+
+namespace cudal2 {
+
+// Where the 16-byte chunk `chunk` of row `row` lies in a store box, as TMA's swizzle of the box width expects it.
+template <int kRowBytes>
+__device__ __forceinline__ uint32_t swizzled_offset(int row, int chunk) {
+  const int mixed = kRowBytes == 128 ? chunk ^ (row & 7) : kRowBytes == 64 ? chunk ^ ((row >> 1) & 3) : chunk ^ ((row >> 2) & 1);
+  return row * kRowBytes + mixed * 16;
+}
+
+__device__ __forceinline__ void stmatrix_x4(uint32_t address, uint32_t r0, uint32_t r1, uint32_t r2, uint32_t r3) {
+  asm volatile("stmatrix.sync.aligned.x4.m8n8.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(r0), "r"(r1), "r"(r2), "r"(r3)
+               : "memory");
+}
+
+// Stores one warp group's rows box by box through two staging buffers; `turn` carries the buffer in use from tile to tile.
+template <class G, class Acc>
+__device__ __forceinline__ void store_tma(const GemmParams& params, const Acc (&acc)[G::kBlocks], uint8_t* staging, int group, int row0,
+                                          int col0, int& turn) {
+  const int lane = threadIdx.x % 32;
+  const int warp_row = threadIdx.x % kWarpGroup / 32 * 16;
+  const bool leader = threadIdx.x % kWarpGroup == 0;
+  constexpr int kPairs = G::kStoreColumns / 16;
+#pragma unroll
+  for (int i = 0; i < G::kBlocks; ++i) {
+#pragma unroll
+    for (int box = 0; box < G::kTileN / G::kStoreColumns; ++box) {
+      uint8_t* buffer = staging + turn * G::kStoreBytes;
+      const uint32_t base = cute::cast_smem_ptr_to_uint(buffer);
+#pragma unroll
+      for (int j = 0; j < kPairs; ++j) {
+        const int nb = box * (G::kStoreColumns / 8) + j * 2;
+        const uint32_t at = swizzled_offset<G::kStoreColumns * kElementBytes>(warp_row + lane % 16, j * 2 + lane / 16);
+        stmatrix_x4(base + at, acc[i].word(nb, 0), acc[i].word(nb, 1), acc[i].word(nb + 1, 0), acc[i].word(nb + 1, 1));
+      }
+      cutlass::arch::fence_view_async_shared();
+      if (leader) {
+        cute::tma_store_wait<0>();  // the other buffer has been read: the next box may overwrite it
+      }
+      barrier_sync(kWarpGroupBarrier + group, kWarpGroup);
+      if (leader) {
+        cute::SM90_TMA_STORE_2D::copy(&params.c, buffer, col0 + box * G::kStoreColumns, row0 + i * 64);
+        cute::tma_store_arrive();
+      }
+      turn ^= 1;
+    }
+  }
+}
+
+__device__ __forceinline__ void store_pair(const GemmParams& params, int row, int col, uint32_t word) {
+  if (row >= params.m || col >= params.n) {
+    return;
+  }
+  __half* at = static_cast<__half*>(params.c_ptr) + int64_t(row) * params.ldc + col;
+  const __half2 pair = *reinterpret_cast<const __half2*>(&word);
+  if ((params.ldc & 1) == 0) {  // then col + 1 < n too: both are even
+    *reinterpret_cast<__half2*>(at) = pair;
+  } else {
+    at[0] = pair.x;
+    if (col + 1 < params.n) {
+      at[1] = pair.y;
+    }
+  }
+}
+
+template <class G, class Acc>
+__device__ __forceinline__ void store_direct(const GemmParams& params, const Acc (&acc)[G::kBlocks], int row0, int col0) {
+  const int row = row0 + threadIdx.x % kWarpGroup / 32 * 16 + threadIdx.x % 32 / 4;
+  const int col = col0 + threadIdx.x % 4 * 2;
+#pragma unroll
+  for (int i = 0; i < G::kBlocks; ++i) {
+#pragma unroll
+    for (int nb = 0; nb < G::kTileN / 8; ++nb) {
+      store_pair(params, row + i * 64, col + nb * 8, acc[i].word(nb, 0));
+      store_pair(params, row + i * 64 + 8, col + nb * 8, acc[i].word(nb, 1));
+    }
+  }
+}
+
+__device__ __forceinline__ float4 load_from_rank(uint32_t address, uint32_t rank) {
+  float4 value;
+  asm volatile(
+      "{\n .reg .u32 remote;\n mapa.shared::cluster.u32 remote, %4, %5;\n"
+      " ld.shared::cluster.v4.f32 {%0, %1, %2, %3}, [remote];\n}"
+      : "=f"(value.x), "=f"(value.y), "=f"(value.z), "=f"(value.w)
+      : "r"(address), "r"(rank)
+      : "memory");
+  return value;
+}
+
+// fp32 partials of every CTA of the split, laid out quad-major so that a thread finds its own elements at the same
+// place in every peer. Each rank adds one share of the quads, in rank order: the result does not depend on timing.
+template <class G, class Acc>
+__device__ __forceinline__ void expose_partials(const Acc (&acc)[G::kBlocks], float4* partials) {
+  barrier_sync(kConsumerBarrier, G::kConsumerThreads);  // every warp group has left the stages that this overwrites
+#pragma unroll
+  for (int i = 0; i < G::kBlocks; ++i) {
+#pragma unroll
+    for (int nb = 0; nb < G::kTileN / 8; ++nb) {
+      partials[(i * (G::kTileN / 8) + nb) * G::kConsumerThreads + threadIdx.x] = acc[i].quad(nb);
+    }
+  }
+}
+
+template <class G>
+__device__ __forceinline__ void reduce_partials(const GemmParams& params, const float4* partials, int row0, int col0) {
+  constexpr int kQuads = G::kBlocks * G::kTileN / 8;
+  constexpr int kShare = kQuads / G::kSplitK;
+  const int rank = int(cute::block_rank_in_cluster());
+  const int row = row0 + threadIdx.x % kWarpGroup / 32 * 16 + threadIdx.x % 32 / 4;
+  const int col = col0 + threadIdx.x % 4 * 2;
+#pragma unroll
+  for (int s = 0; s < kShare; ++s) {
+    const int quad = rank * kShare + s;
+    const uint32_t address = cute::cast_smem_ptr_to_uint(partials + quad * G::kConsumerThreads + threadIdx.x);
+    float4 sum = make_float4(0.f, 0.f, 0.f, 0.f);
+#pragma unroll
+    for (int peer = 0; peer < G::kSplitK; ++peer) {
+      const float4 part = load_from_rank(address, peer);
+      sum.x += part.x;
+      sum.y += part.y;
+      sum.z += part.z;
+      sum.w += part.w;
+    }
+    const __half2 low = __floats2half2_rn(sum.x, sum.y);
+    const __half2 high = __floats2half2_rn(sum.z, sum.w);
+    const int r = row + quad / (G::kTileN / 8) * 64;
+    const int c = col + quad % (G::kTileN / 8) * 8;
+    store_pair(params, r, c, *reinterpret_cast<const uint32_t*>(&low));
+    store_pair(params, r + 8, c, *reinterpret_cast<const uint32_t*>(&high));
+  }
+}
+
+}  // namespace cudal2

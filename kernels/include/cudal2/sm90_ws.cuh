@@ -1,0 +1,270 @@
+// Warp-specialised Hopper GEMM: one producer warp feeds a ring of stages by TMA, 1-3 consumer warp groups run wgmma.
+//
+// Cooperative: the consumers share a tile by rows. Ping-pong: each has its own tile and they take turns at the tensor
+// cores, so that one's epilogue hides behind the other's main loop. Clusters of two share A or B by multicast; clusters
+// of 2-8 split K and reduce through distributed shared memory. See kernels/README.md for what each axis is for.
+#pragma once
+
+#include <cutlass/arch/reg_reconfig.h>
+
+#include "cudal2/epilogue.cuh"
+#include "cudal2/geometry.cuh"
+#include "cudal2/params.cuh"
+#include "cudal2/raster.cuh"
+#include "cudal2/sync.cuh"
+#include "cudal2/wgmma.cuh"
+
+namespace cudal2 {
+
+struct KRange {
+  int begin;
+  int end;
+};
+
+// What a CTA works on: its place in the cluster, its tiles, its share of K.
+template <class G>
+struct Work {
+  const GemmParams& params;
+  int rank;      // in the cluster
+  int cta_m;     // tile of the cluster, along M
+  int cta_n;
+  int first;     // first cluster tile
+  int stride;    // clusters in the grid
+  int tiles;
+  KRange k;
+
+  __device__ __forceinline__ explicit Work(const GemmParams& p) : params(p) {
+    rank = G::kClusterSize > 1 ? int(cute::block_rank_in_cluster()) : 0;
+    cta_m = rank % G::kClusterM;
+    cta_n = rank / G::kClusterM % G::kClusterN;
+    first = blockIdx.x / G::kClusterSize;
+    stride = gridDim.x / G::kClusterSize;
+    tiles = p.tiles_m * p.tiles_n;
+    const int k_tiles = (p.k + G::kTileK - 1) / G::kTileK;
+    k = G::kSplitK == 1 ? KRange{0, k_tiles} : KRange{k_tiles * rank / G::kSplitK, k_tiles * (rank + 1) / G::kSplitK};
+  }
+  __device__ __forceinline__ int row(TileCoord tile) const { return (tile.m * G::kClusterM + cta_m) * G::kTileM; }
+  __device__ __forceinline__ int col(TileCoord tile) const { return (tile.n * G::kClusterN + cta_n) * G::kTileN; }
+};
+
+template <class G>
+struct Smem {
+  uint8_t* base;
+
+  __device__ __forceinline__ uint8_t* a(int stage) const { return base + stage * G::kStageBytes; }
+  __device__ __forceinline__ uint8_t* b(int stage) const { return a(stage) + G::kBytesA; }
+  __device__ __forceinline__ float4* partials() const { return reinterpret_cast<float4*>(base); }
+  __device__ __forceinline__ uint8_t* staging(int group) const {
+    return base + G::kBodyBytes + group * kStoreBuffers * G::kStoreBytes;
+  }
+  __device__ __forceinline__ uint64_t* full(int stage) const {
+    return reinterpret_cast<uint64_t*>(base + G::kBodyBytes + G::kEpilogueBytes) + stage;
+  }
+  __device__ __forceinline__ uint64_t* empty(int stage) const { return full(G::kStages + stage); }
+};
+
+// One box; `mask` names the CTAs of the cluster that receive it at the same shared-memory offset.
+template <bool kMulticast>
+__device__ __forceinline__ void load_box(const TensorMap& map, uint64_t* barrier, uint16_t mask, void* to, int x, int y) {
+  constexpr uint64_t kEvictNormal = 0x1000000000000000;  // createpolicy's default policy
+  if constexpr (kMulticast) {
+    cute::SM90_TMA_LOAD_MULTICAST_2D::copy(&map, barrier, mask, kEvictNormal, to, x, y);
+  } else {
+    cute::SM90_TMA_LOAD_2D::copy(&map, barrier, kEvictNormal, to, x, y);
+  }
+}
+
+template <class G>
+__device__ __forceinline__ void load_stage(const Work<G>& work, const Smem<G>& smem, int stage, int row, int col, int k0) {
+  const GemmParams& p = work.params;
+  uint64_t* barrier = smem.full(stage);
+  uint16_t mask_a = 0;
+  uint16_t mask_b = 0;
+#pragma unroll
+  for (int i = 0; i < G::kClusterN; ++i) mask_a |= 1 << (work.cta_m + i * G::kClusterM);
+#pragma unroll
+  for (int i = 0; i < G::kClusterM; ++i) mask_b |= 1 << (i + work.cta_n * G::kClusterM);
+
+  const int slice_a = work.cta_n * G::kSliceA;
+#pragma unroll
+  for (int sub = 0; sub < G::kTileK / 64; ++sub) {
+    load_box<(G::kClusterN > 1)>(p.a, barrier, mask_a, smem.a(stage) + (sub * G::kTileM + slice_a) * 128, k0 + sub * 64, row + slice_a);
+  }
+  const int slice_b = work.cta_m * G::kSliceB;
+  if constexpr (G::kKMajorB) {
+#pragma unroll
+    for (int sub = 0; sub < G::kTileK / 64; ++sub) {
+      load_box<(G::kClusterM > 1)>(p.b, barrier, mask_b, smem.b(stage) + (sub * G::kTileN + slice_b) * 128, k0 + sub * 64, col + slice_b);
+    }
+  } else {
+#pragma unroll
+    for (int box = 0; box < G::kTileN / G::kBoxN; ++box) {
+      load_box<(G::kClusterM > 1)>(p.b, barrier, mask_b, smem.b(stage) + (box * G::kTileK + slice_b) * G::kBoxNBytes,
+                                   col + box * G::kBoxN, k0 + slice_b);
+    }
+  }
+}
+
+// Runs in one thread.
+template <class G>
+__device__ __forceinline__ void produce(const Work<G>& work, const Smem<G>& smem) {
+  StageCursor<G::kStages> cursor;
+  wait_for_previous_grid();
+  for (int t = work.first; t < work.tiles; t += work.stride) {
+    const TileCoord tile = tile_at(work.params, t);
+    const int row = work.row(tile);
+    const int col = work.col(tile);
+    for (int kt = work.k.begin; kt < work.k.end; ++kt) {
+      EmptyBarrier::wait(smem.empty(cursor.stage), cursor.phase ^ 1);
+      FullBarrier::arrive_and_expect_tx(smem.full(cursor.stage), G::kStageBytes);
+      load_stage<G>(work, smem, cursor.stage, row, col, kt * G::kTileK);
+      cursor.step();
+    }
+  }
+  allow_next_grid();
+}
+
+// Gives a stage back to every CTA that multicasts into it: one arrival per warp group and CTA.
+template <class G>
+__device__ __forceinline__ void release_stage(const Work<G>& work, const Smem<G>& smem, int stage) {
+  const int thread = threadIdx.x % kWarpGroup;
+  if constexpr (!G::kMulticast) {
+    if (thread == 0) EmptyBarrier::arrive(smem.empty(stage));
+  } else if (thread < G::kPeers) {
+    const int peer = thread < G::kClusterM ? thread + work.cta_n * G::kClusterM
+                                           : work.cta_m + ((work.cta_n + 1 + thread - G::kClusterM) % G::kClusterN) * G::kClusterM;
+    EmptyBarrier::arrive(smem.empty(stage), peer, 1);
+  }
+}
+
+template <class G, class Acc>
+__device__ __forceinline__ void multiply_stage(const Smem<G>& smem, int stage, int group, Acc (&acc)[G::kBlocks], bool first) {
+  constexpr int kRows = G::kPingpong ? 0 : G::kGroupRows;
+  const uint64_t bits_a = descriptor_bits<128>(16, 1024);
+  const uint64_t bits_b = G::kKMajorB ? descriptor_bits<128>(16, 1024)
+                                      : descriptor_bits<G::kBoxNBytes>(G::kTileK * G::kBoxNBytes, 8 * G::kBoxNBytes);
+  const uint64_t desc_a = descriptor_at(bits_a, cute::cast_smem_ptr_to_uint(smem.a(stage)) + group * kRows * 128);
+  const uint64_t desc_b = descriptor_at(bits_b, cute::cast_smem_ptr_to_uint(smem.b(stage)));
+#pragma unroll
+  for (int kk = 0; kk < G::kTileK / 16; ++kk) {
+    const int at_a = kk / 4 * G::kTileM * 128 + kk % 4 * 32;
+    const int at_b = G::kKMajorB ? kk / 4 * G::kTileN * 128 + kk % 4 * 32 : kk * 16 * G::kBoxNBytes;
+    const gmma::ScaleOut scale = kk == 0 && first ? gmma::ScaleOut::Zero : gmma::ScaleOut::One;
+#pragma unroll
+    for (int i = 0; i < G::kBlocks; ++i) {
+      wgmma<G::kKMajorB>(desc_a + ((at_a + i * 64 * 128) >> 4), desc_b + (at_b >> 4), acc[i], scale);
+    }
+  }
+}
+
+// The products of one tile; a stage is given back once the next stage's products have been issued behind it.
+template <class G, class Acc>
+__device__ __forceinline__ void multiply_tile(const Work<G>& work, const Smem<G>& smem, int group, StageCursor<G::kStages>& cursor,
+                                              Acc (&acc)[G::kBlocks]) {
+  int previous = -1;
+  for (int kt = work.k.begin; kt < work.k.end; ++kt) {
+    FullBarrier::wait(smem.full(cursor.stage), cursor.phase);
+    fence_accumulators(acc);
+    cute::warpgroup_arrive();
+    multiply_stage<G>(smem, cursor.stage, group, acc, kt == work.k.begin);
+    cute::warpgroup_commit_batch();
+    cute::warpgroup_wait<1>();
+    fence_accumulators(acc);
+    if (previous >= 0) release_stage<G>(work, smem, previous);
+    previous = cursor.stage;
+    cursor.step();
+  }
+  if constexpr (G::kPingpong) {
+    barrier_arrive(kTurnBarrier + (group ^ 1), 2 * kWarpGroup);  // the other group's products may follow ours
+  }
+  cute::warpgroup_wait<0>();
+  fence_accumulators(acc);
+  release_stage<G>(work, smem, previous);
+}
+
+// Runs in every thread of the consumer warp group `group`.
+template <class G>
+__device__ __forceinline__ void consume(const Work<G>& work, const Smem<G>& smem, int group) {
+  using Acc = Accumulator<G::kTileN, G::kAccFp16>;
+  StageCursor<G::kStages> cursor;
+  const int k_tiles = work.k.end - work.k.begin;
+  const int row_in_tile = G::kPingpong ? 0 : group * G::kGroupRows;
+  int first = work.first;
+  int stride = work.stride;
+  int turn = 0;
+  if constexpr (G::kPingpong) {
+    first += group * work.stride;
+    stride *= 2;
+    if (group == 1) {
+      cursor.skip(k_tiles);
+      barrier_arrive(kTurnBarrier, 2 * kWarpGroup);  // group 0 goes first
+    }
+  }
+  for (int t = first; t < work.tiles; t += stride) {
+    const TileCoord tile = tile_at(work.params, t);
+    const int row = work.row(tile) + row_in_tile;
+    const int col = work.col(tile);
+    Acc acc[G::kBlocks];
+    if constexpr (G::kPingpong) barrier_sync(kTurnBarrier + group, 2 * kWarpGroup);
+    multiply_tile<G>(work, smem, group, cursor, acc);
+    if constexpr (G::kPingpong) cursor.skip(k_tiles);
+    if constexpr (G::kSplitK > 1) {
+      expose_partials<G>(acc, smem.partials());
+      cluster_barrier();
+      reduce_partials<G>(work.params, smem.partials(), row, col);
+    } else if constexpr (G::kTmaStore) {
+      store_tma<G>(work.params, acc, smem.staging(group), group, row, col, turn);
+    } else {
+      store_direct<G>(work.params, acc, row, col);
+    }
+  }
+  if constexpr (G::kTmaStore) {
+    if (threadIdx.x % kWarpGroup == 0) cute::tma_store_wait<0>();  // shared memory must outlive the stores
+  }
+}
+
+template <class G>
+__device__ __forceinline__ void set_up(const GemmParams& params, const Smem<G>& smem) {
+  if (threadIdx.x == 0) {
+    cute::prefetch_tma_descriptor(reinterpret_cast<const cute::TmaDescriptor*>(&params.a));
+    cute::prefetch_tma_descriptor(reinterpret_cast<const cute::TmaDescriptor*>(&params.b));
+    if constexpr (G::kTmaStore) cute::prefetch_tma_descriptor(reinterpret_cast<const cute::TmaDescriptor*>(&params.c));
+    constexpr int kReleases = (G::kPingpong ? 1 : G::kConsumers) * G::kPeers;
+#pragma unroll
+    for (int stage = 0; stage < G::kStages; ++stage) {
+      FullBarrier::init(smem.full(stage), 1);
+      EmptyBarrier::init(smem.empty(stage), kReleases);
+    }
+    cutlass::arch::fence_barrier_init();
+  }
+  if constexpr (G::kClusterSize > 1) {
+    cluster_barrier();  // no CTA sends before its peers' barriers exist
+  } else {
+    __syncthreads();
+  }
+}
+
+template <class Config>
+__device__ __forceinline__ void sm90_ws(const GemmParams& params) {
+  using G = Geometry<Config>;
+  extern __shared__ uint8_t smem_raw[];
+  const uint32_t misaligned = cute::cast_smem_ptr_to_uint(smem_raw) % kAlignment;
+  const Smem<G> smem{smem_raw + (misaligned ? kAlignment - misaligned : 0)};
+  const Work<G> work(params);
+  set_up<G>(params, smem);
+
+  const int group = threadIdx.x / kWarpGroup;
+  if (group == G::kConsumers) {
+    if constexpr (G::kMoveRegisters) cutlass::arch::warpgroup_reg_dealloc<Config::kProducerRegisters>();
+    if (threadIdx.x == G::kConsumerThreads) produce<G>(work, smem);
+    if constexpr (G::kSplitK > 1) cluster_barrier();  // matches the consumers' between exposing and reducing
+  } else {
+    if constexpr (G::kMoveRegisters) cutlass::arch::warpgroup_reg_alloc<Config::kConsumerRegisters>();
+    consume<G>(work, smem, group);
+  }
+  if constexpr (G::kClusterSize > 1) {
+    cluster_barrier();  // a CTA outlives every multicast, remote arrival and remote read that touches it
+  }
+}
+
+}  // namespace cudal2
