@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 class PrefixMasks:
     """Masks of one problem, by cumulative reduction of its dense validity.
 
-    Level ``j`` holds, for every choice of the first ``j`` axes, which values of axis ``j`` some legal configuration has.
-    It is the prefix trie of the legal configurations as arrays, so a batch of prefixes costs one gather.
+    Level ``j`` holds, for every choice of the first ``j`` axes, the values of axis ``j`` that some legal configuration
+    has. It is the prefix trie of the legal configurations as arrays, so a batch of prefixes costs one gather.
     """
 
     def __init__(self, validity: NDArray[np.bool_]) -> None:
@@ -25,7 +25,7 @@ class PrefixMasks:
     @property
     def dims(self) -> tuple[int, ...]:
         """Number of values of each axis."""
-        return self._levels[-1].shape
+        return tuple(self._levels[-1].shape)
 
     def mask(self, prefix: NDArray[Any]) -> NDArray[np.bool_]:
         """Values of axis ``j`` that complete each of ``B`` prefixes.
