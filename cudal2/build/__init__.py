@@ -1,0 +1,1 @@
+"""Sources in, cubins out: toolchain, cache, compiler and the pool that runs them on all cores."""

@@ -1,0 +1,109 @@
+"""Compiles one source and reads what ptxas says of it; a cubin that would be slow or would hang counts as a failure."""
+
+from __future__ import annotations
+
+import re
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from cudal2.build import nvrtc
+from cudal2.build.toolchain import Toolchain
+from cudal2.codegen import ENTRY, KernelSource
+
+_ENTRY_REPORT = re.compile(r"Compiling entry function '(\w+)'")
+_REGISTERS = re.compile(r"Used (\d+) registers")
+_STACK = re.compile(r"(\d+) bytes stack frame, (\d+) bytes spill stores")
+_STATIC_SMEM = re.compile(r"(\d+) bytes smem")
+_PCH_USED = re.compile(r'using precompiled header file "')
+#: ptxas calls these "info"; each one costs more than any axis of the space could win back.
+_FATAL_REMARKS = re.compile(
+    r"^.*(?:wgmma\.mma_async instructions are serialized|'setmaxnreg' ignored|\(C7508\)|\(C7510\)).*$", re.M
+)
+
+
+@dataclass(frozen=True)
+class Compilation:
+    """What came out of the compiler, not yet in the cache.
+
+    Attributes:
+        cubin: Empty if there is a reason.
+        reason: Why the result is unusable, one line; empty if it is fine.
+        log: Everything the compiler said.
+        registers: Registers per thread.
+        spill_bytes: Local memory per thread.
+        static_smem_bytes: Shared memory the kernel declares statically.
+        compile_s: Seconds.
+        pch_used: Whether a precompiled header was read, not made.
+    """
+
+    cubin: bytes
+    reason: str
+    log: str
+    registers: int
+    spill_bytes: int
+    static_smem_bytes: int
+    compile_s: float
+    pch_used: bool
+
+
+def compile_source(source: KernelSource, toolchain: Toolchain, pch_dir: Path | None = None) -> Compilation:
+    """Compiles in this process, with no deadline of its own.
+
+    Args:
+        source: What to compile.
+        toolchain: By what.
+        pch_dir: Folder for precompiled headers; NVRTC keeps them valid for this process alone, so never share it.
+    """
+    begin = time.perf_counter()
+    # One name for all: NVRTC looks a precompiled header up by the name of the source.
+    cubin, log = nvrtc.compile_cubin(source.text, f"{ENTRY}.cu", toolchain.options(source.include_dir, pch_dir))
+    compile_s = time.perf_counter() - begin
+    usage = _entry_report(log)
+    registers, stack_bytes = _number(_REGISTERS, usage), _number(_STACK, usage)
+    reason = _rejection(log) if not cubin else _unfitness(source, log, registers)
+    return Compilation(
+        cubin=b"" if reason else cubin,
+        reason=reason,
+        log=log,
+        registers=registers,
+        spill_bytes=stack_bytes,
+        static_smem_bytes=_number(_STATIC_SMEM, usage),
+        compile_s=compile_s,
+        pch_used=_PCH_USED.search(log) is not None,
+    )
+
+
+def _entry_report(log: str) -> str:
+    """The part of ptxas' report on our kernel: a header may bring kernels of its own."""
+    starts = list(_ENTRY_REPORT.finditer(log))
+    for match, following in zip(starts, [*starts[1:], None], strict=True):
+        if match.group(1) == ENTRY:
+            return log[match.end() : following.start() if following else None]
+    return ""
+
+
+def _number(pattern: re.Pattern[str], text: str) -> int:
+    match = pattern.search(text)
+    return int(match.group(1)) if match else 0
+
+
+def _rejection(log: str) -> str:
+    """First error of a rejected source, on one line."""
+    lines = [line.strip() for line in log.splitlines() if line.strip()]
+    first = next((line for line in lines if re.search(r"\berror\b", line)), lines[0] if lines else "no log")
+    return f"rejected by NVRTC: {first}"
+
+
+def _unfitness(source: KernelSource, log: str, registers: int) -> str:
+    """Why a cubin must not be run although it compiled; empty if it may."""
+    if remark := _FATAL_REMARKS.search(log):
+        return f"ptxas: {remark.group(0).partition(':')[2].strip() or remark.group(0).strip()}"
+    if not registers:
+        return f"ptxas reported no entry function '{ENTRY}'"
+    if registers * source.threads < source.register_pool:
+        return (
+            f"setmaxnreg would hang: {registers} registers x {source.threads} threads = {registers * source.threads}, "
+            f"the warp groups ask for {source.register_pool}"
+        )
+    return ""
