@@ -5,8 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from fabricated_recording import made_up_recording
 
 from cudal2.cli.backend import gpu_problem
+from cudal2.records.recording import Recording
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -23,3 +25,9 @@ def private_cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.
     cache = tmp_path_factory.mktemp("cache")
     monkeypatch.setenv("CUDAL2_CACHE_DIR", str(cache))
     return cache
+
+
+@pytest.fixture(scope="session")
+def tiny_recording() -> Recording:
+    """Six shapes, every legal configuration of a small space, made-up times: for tests only."""
+    return made_up_recording()

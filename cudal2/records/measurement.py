@@ -35,7 +35,7 @@ class Measurement:
 
     Attributes:
         problem: What was computed.
-        contestant: Kernel family (``sm90_ws``) or baseline (``cublaslt_auto``, ``cublaslt_heuristic``, ``cublas``, ``torch``).
+        contestant: Kernel family (``sm90_ws``) or baseline (``cublaslt_auto``, ``torch``, ...).
         config: The configuration; ``None`` for a baseline.
         status: How it ended.
         reason: One line; empty if and only if the status is ``correct``.
@@ -52,7 +52,8 @@ class Measurement:
         power_w: Board power after the timing.
         temperature_c: GPU temperature after the timing.
         throttle: NVML throttle-reason bits after the timing.
-        bench_s: Wall seconds spent on this measurement.
+        compile_s: Wall seconds of its build on one core when it was made, even if this run found it in the cache.
+        bench_s: Wall seconds spent on this measurement, the build not included.
         utc: ISO time at its end.
         detail: Free text: baseline algorithm, log path.
     """
@@ -75,6 +76,7 @@ class Measurement:
     power_w: float | None = None
     temperature_c: int | None = None
     throttle: int | None = None
+    compile_s: float = 0.0
     bench_s: float = 0.0
     utc: str = ""
     detail: str = field(default="", compare=False)
@@ -82,9 +84,9 @@ class Measurement:
     def __post_init__(self) -> None:
         passed = self.status is Status.CORRECT
         if passed != bool(self.times_us):
-            raise ValueError(f"status '{self.status.value}' with {len(self.times_us)} times: times belong to correct results only")
+            raise ValueError(f"status '{self.status.value}' with {len(self.times_us)} times: times mean correct")
         if passed == bool(self.reason):
-            raise ValueError(f"status '{self.status.value}' with reason '{self.reason}': every failure needs a reason, a success none")
+            raise ValueError(f"status '{self.status.value}' with reason '{self.reason}': a reason means failure")
         if any(not time_us > 0.0 for time_us in (*self.times_us, *self.ref_times_us)):
             raise ValueError("a time is not positive")
 

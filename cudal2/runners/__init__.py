@@ -1,0 +1,1 @@
+"""Who answers a configuration with a measurement: a GPU or a recording."""

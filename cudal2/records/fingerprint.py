@@ -1,0 +1,95 @@
+"""``Fingerprint``: what a number depends on besides the kernel; records with different ones are not comparable."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from cudal2.errors import RecordError
+from cudal2.paths import kernels_dir
+from cudal2.records.measurement import PROTOCOL_VERSION, SCHEMA_VERSION
+
+_GENERATOR_SUFFIXES = (".cuh", ".in")
+
+
+@dataclass(frozen=True)
+class Fingerprint:
+    """The environment of a measurement; every field counts for equality.
+
+    Attributes:
+        gpu: Name as the driver gives it; a label, since names vary with driver and image.
+        capability: Compute capability (major, minor).
+        sm_count: Multiprocessors the process sees.
+        memory_gib: Device memory, rounded to whole GiB.
+        driver: Driver version.
+        cuda: CUDA runtime version.
+        cublaslt: cuBLASLt version, which is the reference's.
+        nvrtc: Compiler version.
+        generator_version: :func:`generator_version` of the kernels that were built.
+        protocol: Version of the timing protocol.
+        schema: Version of the record format.
+    """
+
+    gpu: str
+    capability: tuple[int, int]
+    sm_count: int
+    memory_gib: int
+    driver: str
+    cuda: str
+    cublaslt: str
+    nvrtc: str
+    generator_version: str
+    protocol: int = PROTOCOL_VERSION
+    schema: int = SCHEMA_VERSION
+
+    @property
+    def sha256(self) -> str:
+        """Digest of the sorted JSON form."""
+        return hashlib.sha256(json.dumps(self.to_dict(), sort_keys=True).encode()).hexdigest()
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, ready for JSON."""
+        return {**asdict(self), "capability": list(self.capability)}
+
+    @classmethod
+    def from_dict(cls, values: dict[str, Any]) -> Fingerprint:
+        """The inverse of :meth:`to_dict`.
+
+        Raises:
+            RecordError: The schema is not one this version reads, or a field is missing or unknown.
+        """
+        if values.get("schema") != SCHEMA_VERSION:
+            raise RecordError(
+                f"record schema {values.get('schema')!r} is not {SCHEMA_VERSION}, the one this version reads: "
+                "use the cudal2 that wrote it"
+            )
+        wrong = sorted(set(values) ^ {field.name for field in fields(cls)})
+        if wrong:
+            raise RecordError(f"fingerprint has wrong or missing fields {wrong}: made by another version?")
+        major, minor = values["capability"]
+        return cls(**{**values, "capability": (int(major), int(minor))})
+
+    def differences(self, other: Fingerprint) -> list[str]:
+        """One ``field: mine != theirs`` line per field that differs."""
+        mine, theirs = self.to_dict(), other.to_dict()
+        return [f"{name}: {mine[name]} != {theirs[name]}" for name in mine if mine[name] != theirs[name]]
+
+
+def generator_version(sources: Iterable[Path] | None = None) -> str:
+    """First 16 hex digits of the SHA-256 over the kernel templates and the code that fills them.
+
+    Args:
+        sources: Files to hash; by default everything under ``kernels/`` that is compiled, and ``codegen.py``.
+    """
+    root = kernels_dir()
+    if sources is None:
+        templates = (path for path in root.rglob("*") if path.suffix in _GENERATOR_SUFFIXES)
+        sources = [*templates, Path(__file__).parents[1] / "codegen.py"]
+    digest = hashlib.sha256()
+    for path in sorted(sources, key=lambda path: path.name):
+        digest.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
+    return digest.hexdigest()[:16]

@@ -1,0 +1,201 @@
+"""Measurements as typed Parquet columns and back: the published form of a recording.
+
+One column per field and per configuration axis, raw repeats as ``list<float32>``, and what the rows have in common
+(fingerprint, recorded space, versions) in the file's metadata, so that one file is the whole recording.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any, get_type_hints
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from cudal2.errors import EnvironmentProblemError, RecordError
+from cudal2.problem import Problem
+from cudal2.records.fingerprint import Fingerprint
+from cudal2.records.measurement import PROTOCOL_VERSION, SCHEMA_VERSION, Measurement, Status
+from cudal2.records.shards import dedupe
+from cudal2.settings import Limit, SpaceSettings
+from cudal2.space.config import KernelConfig
+
+AXIS_NAMES = tuple(field.name for field in fields(KernelConfig))
+METADATA_KEY = b"cudal2"
+
+_NAME = pa.dictionary(pa.int16(), pa.string())
+_TIMES = pa.list_(pa.float32())
+_PROBLEM = {"m": pa.int32(), "n": pa.int32(), "k": pa.int32(), "acc": _NAME, "layout": _NAME, "dtype": _NAME}
+_ARROW_OF = {int: pa.int32(), bool: pa.bool_()}
+_AXES = {name: _ARROW_OF.get(hint, _NAME) for name, hint in get_type_hints(KernelConfig).items() if name in AXIS_NAMES}
+_RESULT = {
+    "contestant": _NAME,
+    "status": _NAME,
+    "reason": pa.string(),
+    "mode": _NAME,
+    "pdl": pa.bool_(),
+    "times_us": _TIMES,
+    "ref_times_us": _TIMES,
+    "launches": pa.int32(),
+    "max_error": pa.float32(),
+    "registers": pa.int32(),
+    "spill_bytes": pa.int32(),
+    "smem_bytes": pa.int32(),
+    "sm_clock_mhz": pa.int32(),
+    "power_w": pa.float32(),
+    "temperature_c": pa.int32(),
+    "throttle": pa.int64(),
+    "compile_s": pa.float32(),
+    "bench_s": pa.float32(),
+    "utc": pa.string(),
+    "detail": pa.string(),
+}
+SCHEMA = pa.schema({**_PROBLEM, **_AXES, **_RESULT})
+
+
+@dataclass(frozen=True)
+class RecordingMetadata:
+    """What all rows of a published file have in common.
+
+    Attributes:
+        fingerprints: The environments of the rows; one, unless they were mixed on purpose.
+        arch: Architecture of the recorded space.
+        space: The recorded space, every axis spelt out.
+        protocol: Version of the timing protocol.
+        schema: Version of the record format.
+    """
+
+    fingerprints: tuple[Fingerprint, ...]
+    arch: str
+    space: SpaceSettings
+    protocol: int = PROTOCOL_VERSION
+    schema: int = SCHEMA_VERSION
+
+    def to_json(self) -> str:
+        """Sorted text for the file's key-value metadata; the axes keep their order as pairs."""
+        limits = [{"when": _plain(limit.when), "only": _plain(limit.only)} for limit in self.space.limits]
+        values = {
+            "schema": self.schema,
+            "protocol": self.protocol,
+            "fingerprints": [fingerprint.to_dict() for fingerprint in self.fingerprints],
+            "arch": self.arch,
+            "space": {"name": self.space.name, "axes": _plain(self.space.axes), "limits": limits},
+        }
+        return json.dumps(values, sort_keys=True)
+
+    @classmethod
+    def from_json(cls, text: str | bytes) -> RecordingMetadata:
+        """The inverse of :meth:`to_json`.
+
+        Raises:
+            RecordError: The schema is not the one this version reads.
+        """
+        values = json.loads(text)
+        if values.get("schema") != SCHEMA_VERSION:
+            raise RecordError(
+                f"record schema {values.get('schema')!r} is not {SCHEMA_VERSION}: written by another version"
+            )
+        fingerprints = tuple(Fingerprint.from_dict(fingerprint) for fingerprint in values["fingerprints"])
+        space = values["space"]
+        limits = tuple(Limit(_choices(limit["when"]), _choices(limit["only"])) for limit in space["limits"])
+        settings = SpaceSettings(_choices(space["axes"]), limits, space["name"])
+        return cls(fingerprints, values["arch"], settings, values["protocol"])
+
+
+def _plain(choices: Mapping[str, tuple[Any, ...]]) -> list[list[Any]]:
+    return [[name, list(values)] for name, values in choices.items()]
+
+
+def _choices(pairs: list[list[Any]]) -> dict[str, tuple[Any, ...]]:
+    return {name: tuple(values) for name, values in pairs}
+
+
+def to_table(measurements: Iterable[Measurement], metadata: RecordingMetadata) -> pa.Table:
+    """Deduplicated rows, sorted so that the file does not depend on the order of arrival."""
+    rows = sorted(dedupe(measurements), key=_order)
+    columns: dict[str, list[Any]] = {}
+    for name in _PROBLEM:
+        columns[name] = [getattr(row.problem, name) for row in rows]
+    for name in _AXES:
+        columns[name] = [getattr(row.config, name) if row.config else None for row in rows]
+    for name in _RESULT:
+        columns[name] = [getattr(row, name) for row in rows]
+    columns["status"] = [row.status.value for row in rows]
+    table = pa.Table.from_arrays([pa.array(columns[field.name], field.type) for field in SCHEMA], schema=SCHEMA)
+    return table.replace_schema_metadata({METADATA_KEY: metadata.to_json()})
+
+
+def _order(row: Measurement) -> tuple[Problem, str, str, str, bool]:
+    return row.problem, row.contestant, row.config.name if row.config else "", row.mode, row.pdl
+
+
+def write_parquet(measurements: Iterable[Measurement], path: Path, metadata: RecordingMetadata) -> None:
+    """Publishes measurements as one zstd Parquet file, written beside ``path`` and renamed into place.
+
+    Raises:
+        EnvironmentProblemError: The file cannot be written.
+    """
+    path = Path(path)
+    table = to_table(measurements, metadata)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, partial = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        os.close(handle)
+        try:
+            pq.write_table(table, partial, compression="zstd", compression_level=12)
+            os.chmod(partial, 0o644)
+            os.replace(partial, path)
+        finally:
+            Path(partial).unlink(missing_ok=True)
+    except OSError as error:
+        raise EnvironmentProblemError(f"cannot write {path}: {error}") from error
+
+
+def read_table(path: Path) -> tuple[pa.Table, RecordingMetadata]:
+    """Rows and metadata of a published file.
+
+    Raises:
+        RecordError: The file is absent, not Parquet, not ours, or of another schema.
+    """
+    path = Path(path)
+    try:
+        table = pq.read_table(path)
+        metadata = RecordingMetadata.from_json((table.schema.metadata or {})[METADATA_KEY])
+    except FileNotFoundError as error:
+        raise RecordError(f"{path}: no such recording") from error
+    except RecordError as error:
+        raise RecordError(f"{path}: {error}") from error
+    except (pa.ArrowException, OSError) as error:
+        raise RecordError(f"{path}: not a readable Parquet file ({str(error).splitlines()[0]})") from error
+    except (KeyError, ValueError, TypeError) as error:
+        raise RecordError(f"{path}: not a cudal2 recording (metadata {error!r} missing or broken)") from error
+    wrong = sorted(set(table.schema.names) ^ set(SCHEMA.names))
+    if wrong:
+        raise RecordError(f"{path}: wrong or missing columns {wrong}: made by another version?")
+    return table.combine_chunks(), metadata
+
+
+def measurement_at(table: pa.Table, row: int) -> Measurement:
+    """One row as a :class:`Measurement`."""
+    values = {name: table.column(name)[row].as_py() for name in table.schema.names}
+    problem = Problem(**{name: values.pop(name) for name in _PROBLEM})
+    axes = {name: values.pop(name) for name in AXIS_NAMES}
+    values["status"] = Status(values["status"])
+    values["times_us"] = tuple(values["times_us"])
+    values["ref_times_us"] = tuple(values["ref_times_us"])
+    return Measurement(problem=problem, config=None if axes["tile_m"] is None else KernelConfig(**axes), **values)
+
+
+def read_parquet(path: Path) -> list[Measurement]:
+    """All rows of a published file.
+
+    Raises:
+        RecordError: As :func:`read_table`.
+    """
+    table, _ = read_table(path)
+    return [measurement_at(table, row) for row in range(table.num_rows)]

@@ -1,0 +1,289 @@
+"""``Recording``: a published set of measurements, indexed by (problem, configuration) for replay.
+
+Everything in it was measured: a cell without a row stays empty, and nothing is interpolated.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from cudal2.arch import ARCHS
+from cudal2.errors import RecordError
+from cudal2.paths import data_dir
+from cudal2.problem import Acc, Problem
+from cudal2.records.columns import dense_cells, list_medians, mapped, numbers, or_missing
+from cudal2.records.finals import LAYOUT_SUFFIXES, REFERENCE
+from cudal2.records.fingerprint import Fingerprint
+from cudal2.records.measurement import Measurement, Mode, Status
+from cudal2.records.parquet import AXIS_NAMES, RecordingMetadata, measurement_at, read_table, to_table, write_parquet
+from cudal2.records.shards import read_shards
+from cudal2.settings import SpaceSettings
+from cudal2.space.space import SearchSpace
+
+#: Status code of a cell; 0 is "not recorded".
+STATUS_CODES = {status: code for code, status in enumerate(Status, start=1)}
+#: Cells (problems x configurations) beyond which the dense index is refused: 256 MiB.
+MAX_CELLS = 2**26
+
+
+class Recording:
+    """Measurements of one mode and one PDL setting, indexed by problem and by flat index of the recorded space.
+
+    Attributes:
+        problems: Recorded problems, sorted.
+        space: The recorded space, rebuilt from the file's own axes and limits.
+        metadata: Fingerprints, space and versions.
+        mode: Protocol mode of the rows.
+        pdl: Whether our launches carried the programmatic-dependent-launch attribute.
+        cells: int32 [problem, flat]: position in the arrays below, -1 (their last element) where nothing was recorded.
+        times_us: float32: median time of each cell, NaN where the candidate failed; NaN at -1.
+        ref_times_us: float32: median of the reference in the same rounds, NaN where there is none; NaN at -1.
+        costs_s: float32: build plus measurement, what a live search would have paid; 0 at -1.
+        statuses: uint8: :data:`STATUS_CODES`; 0 at -1.
+    """
+
+    def __init__(
+        self, table: pa.Table, metadata: RecordingMetadata, mode: Mode = "offline", pdl: bool | None = None
+    ) -> None:
+        self.metadata = metadata
+        self.mode: Mode = mode
+        self.space = _recorded_space(metadata)
+        self._table = table
+        self._rows, self.pdl = _select(table, mode, pdl)
+        codes, self.problems = _problem_codes(table)
+        self._index = {problem: index for index, problem in enumerate(self.problems)}
+        self._baseline_rows = _baseline_rows(table, codes, mode)
+        self._fill(codes)
+
+    @classmethod
+    def load(cls, path: Path, mode: Mode = "offline", pdl: bool | None = None, allow_mixed: bool = False) -> Recording:
+        """Reads a published file, or the shards of a run's directory.
+
+        Args:
+            path: A ``.parquet`` file, a directory of shards or one ``.jsonl``.
+            mode: Which protocol mode to replay.
+            pdl: Which PDL setting to replay; needed only if the file holds both.
+            allow_mixed: Accept shards whose fingerprints differ.
+
+        Raises:
+            RecordError: The file is unreadable, of another schema, mixed, or holds nothing for this mode.
+        """
+        path = Path(path)
+        if path.is_dir() or path.suffix == ".jsonl":
+            shards = read_shards(path, allow_mixed)
+            return cls.from_measurements(shards.measurements, shards.fingerprints, mode=mode, pdl=pdl)
+        table, metadata = read_table(path)
+        return cls(table, metadata, mode, pdl)
+
+    @classmethod
+    def from_measurements(
+        cls,
+        measurements: Iterable[Measurement],
+        fingerprints: Iterable[Fingerprint],
+        space: SearchSpace | None = None,
+        mode: Mode = "offline",
+        pdl: bool | None = None,
+    ) -> Recording:
+        """A recording in memory; arguments as :meth:`publish` and :meth:`load`."""
+        rows = list(measurements)
+        metadata = describe(rows, fingerprints, space)
+        return cls(to_table(rows, metadata), metadata, mode, pdl)
+
+    @staticmethod
+    def publish(
+        measurements: Iterable[Measurement],
+        path: Path,
+        fingerprints: Iterable[Fingerprint],
+        space: SearchSpace | None = None,
+    ) -> None:
+        """Writes the published form.
+
+        Args:
+            measurements: Any rows, baselines and failures included; repeats are merged by
+                :func:`~cudal2.records.shards.dedupe`.
+            path: The ``.parquet`` file to write.
+            fingerprints: Environments of the rows.
+            space: The space that was recorded; by default the axis values that occur.
+        """
+        rows = list(measurements)
+        write_parquet(rows, path, describe(rows, fingerprints, space))
+
+    @property
+    def fingerprint(self) -> Fingerprint:
+        """The environment of the rows; the first one if they were mixed on purpose."""
+        return self.metadata.fingerprints[0]
+
+    @property
+    def axes(self) -> Mapping[str, tuple[Any, ...]]:
+        """Values of every axis of the recorded space."""
+        return {axis.name: axis.values for axis in self.space.axes}
+
+    @property
+    def space_digest(self) -> str:
+        """Digest of the recorded space."""
+        return self.space.digest
+
+    def problem_index(self, problem: Problem) -> int:
+        """Row of :attr:`cells`.
+
+        Raises:
+            RecordError: The problem was not recorded.
+        """
+        if problem not in self._index:
+            kinds = sorted({f"{other.acc} {other.layout}" for other in self.problems})
+            raise RecordError(
+                f"{problem.mnk} ({problem.acc} {problem.layout}) was not recorded; this recording holds "
+                f"{len(self.problems)} problems of {', '.join(kinds)}, for example {self.problems[0].mnk}"
+            )
+        return self._index[problem]
+
+    def times(self, problem: Problem) -> dict[int, tuple[float, Status]]:
+        """Recorded cells of one problem: flat index -> (median time or NaN, status)."""
+        cells = self.cells[self.problem_index(problem)]
+        order = list(Status)
+        flats = np.flatnonzero(cells >= 0)
+        return {int(at): (float(self.times_us[cells[at]]), order[self.statuses[cells[at]] - 1]) for at in flats}
+
+    def recorded(self, problem: Problem) -> NDArray[np.bool_]:
+        """Which configurations were recorded, in the shape of ``space.dims``."""
+        return np.reshape(self.cells[self.problem_index(problem)] >= 0, self.space.dims)
+
+    def missing(self, problem: Problem) -> int:
+        """Legal configurations without a row; 0 means the recording of this problem is complete."""
+        return int(np.count_nonzero(self.space.validity(problem) & ~self.recorded(problem)))
+
+    def reference_us(self, problem: Problem) -> float:
+        """cuBLASLt-AutoTuning on this problem: the median over the interleaved references of all rows.
+
+        Raises:
+            RecordError: No row carries a reference.
+        """
+        refs = self.ref_times_us[self.cells[self.problem_index(problem)]]
+        refs = refs[~np.isnan(refs)]
+        if refs.size:
+            return float(np.median(refs))
+        names = (REFERENCE, *(f"{REFERENCE}_{suffix}" for suffix in LAYOUT_SUFFIXES))
+        baselines = [row.median_us for name, row in self.baselines(problem).items() if name in names and row.ok]
+        if not baselines:
+            raise RecordError(f"{problem.mnk}: no {REFERENCE} reference was recorded; record it with baselines")
+        return min(baselines)
+
+    def measurement(self, problem: Problem, flat: int) -> Measurement | None:
+        """The row of one cell, or ``None`` if it was not recorded."""
+        cell = int(self.cells[self.problem_index(problem), flat])
+        return measurement_at(self._table, int(self._rows[cell])) if cell >= 0 else None
+
+    def baselines(self, problem: Problem) -> dict[str, Measurement]:
+        """Baseline rows of one problem by contestant."""
+        rows = (measurement_at(self._table, row) for row in self._baseline_rows.get(self.problem_index(problem), ()))
+        return {row.contestant: row for row in rows}
+
+    def measurements(self) -> Iterator[Measurement]:
+        """Every row of the file, baselines and other modes included."""
+        return (measurement_at(self._table, row) for row in range(self._table.num_rows))
+
+    def _fill(self, codes: NDArray[np.int64]) -> None:
+        table, rows, size = self._table, self._rows, self.space.total
+        if len(self.problems) * size > MAX_CELLS:
+            raise RecordError(
+                f"{len(self.problems)} problems x {size} configurations are too many to index: "
+                "publish the recording with the narrowed space it was made with"
+            )
+        flats = np.ravel_multi_index(tuple(_positions(table, rows, self.axes)), self.space.dims)
+        self.cells = dense_cells((len(self.problems), size), codes[rows], flats)
+        self.times_us = or_missing(list_medians(table, "times_us")[rows], np.nan)
+        self.ref_times_us = or_missing(list_medians(table, "ref_times_us")[rows], np.nan)
+        self.costs_s = or_missing((numbers(table, "compile_s") + numbers(table, "bench_s"))[rows], 0.0)
+        code_of = {status.value: code for status, code in STATUS_CODES.items()}
+        self.statuses = np.append(mapped(table, "status", code_of)[rows], 0).astype(np.uint8)
+
+
+def describe(
+    rows: list[Measurement], fingerprints: Iterable[Fingerprint], space: SearchSpace | None
+) -> RecordingMetadata:
+    """Metadata of rows; without a space, the axis values that occur stand for it.
+
+    Raises:
+        RecordError: There is no fingerprint or no row of ours.
+    """
+    fingerprints = tuple(fingerprints)
+    configs = [row.config for row in rows if row.config is not None]
+    if not fingerprints or not configs:
+        raise RecordError("nothing to publish: no fingerprint or no measured configuration")
+    if space is None:
+        occurring = {name: tuple({getattr(config, name) for config in configs}) for name in AXIS_NAMES}
+        space = SearchSpace(settings=SpaceSettings(occurring, name="occurring"))
+    axes = {axis.name: axis.values for axis in space.axes}
+    return RecordingMetadata(fingerprints, space.arch.name, replace(space.settings, axes=axes))
+
+
+def bundled_recording(acc: Acc = "fp32") -> Path:
+    """The recording shipped with the package for one accumulator: ``data/recordings/*_<acc>*.parquet``.
+
+    Raises:
+        RecordError: None is shipped.
+    """
+    paths = sorted((data_dir() / "recordings").glob(f"*_{acc}*.parquet"))
+    if not paths:
+        raise RecordError(f"no {acc} recording ships with this package: name one, or `cudal2 record` one on a GPU")
+    return paths[0]
+
+
+def _recorded_space(metadata: RecordingMetadata) -> SearchSpace:
+    if metadata.arch not in ARCHS:
+        raise RecordError(f"recorded for architecture '{metadata.arch}', which this version does not know")
+    arch = replace(ARCHS[metadata.arch], sm_count=metadata.fingerprints[0].sm_count)
+    return SearchSpace(arch, metadata.space)
+
+
+def _select(table: pa.Table, mode: Mode, pdl: bool | None) -> tuple[NDArray[np.int64], bool]:
+    """Row numbers of our kernels in this mode, and the PDL setting they share."""
+    ours = ~_is_baseline(table) & (mapped(table, "mode", {mode: 1}) == 1)
+    pdls = numbers(table, "pdl") != 0
+    settings = sorted(set(pdls[ours].tolist()))
+    if pdl is None and len(settings) > 1:
+        raise RecordError("the recording holds rows with and without PDL: say which (pdl=True or False)")
+    chosen = settings[0] if pdl is None and settings else bool(pdl)
+    rows = np.flatnonzero(ours & (pdls == chosen))
+    if not rows.size:
+        raise RecordError(f"no kernel of mode '{mode}', pdl {'any' if pdl is None else pdl}, is in this recording")
+    return rows, chosen
+
+
+def _is_baseline(table: pa.Table) -> NDArray[np.bool_]:
+    return np.asarray(table.column("tile_m").is_null(), np.bool_)
+
+
+def _problem_codes(table: pa.Table) -> tuple[NDArray[np.int64], tuple[Problem, ...]]:
+    """Index into the sorted problems for each row."""
+    names = ("m", "n", "k", "acc", "layout", "dtype")
+    rows = list(zip(*(table.column(name).to_pylist() for name in names), strict=True))
+    problems = {values: Problem(*values) for values in set(rows)}
+    ordered = sorted(problems.values())
+    index = {values: ordered.index(problem) for values, problem in problems.items()}
+    return np.fromiter((index[row] for row in rows), np.int64, len(rows)), tuple(ordered)
+
+
+def _baseline_rows(table: pa.Table, codes: NDArray[np.int64], mode: Mode) -> dict[int, list[int]]:
+    rows: dict[int, list[int]] = {}
+    for row in np.flatnonzero(_is_baseline(table) & (mapped(table, "mode", {mode: 1}) == 1)):
+        rows.setdefault(int(codes[row]), []).append(int(row))
+    return rows
+
+
+def _positions(
+    table: pa.Table, rows: NDArray[np.int64], axes: Mapping[str, tuple[Any, ...]]
+) -> Iterator[NDArray[np.int64]]:
+    """Index of each row's value on each axis."""
+    for name, values in axes.items():
+        position = mapped(table, name, {value: index for index, value in enumerate(values)})[rows]
+        if (position < 0).any():
+            raise RecordError(f"a row's '{name}' is none of the file's own {list(values)}: the file is damaged")
+        yield position

@@ -1,0 +1,230 @@
+"""Append-only JSONL shards: how measurements reach the disk while a run goes on, and how they are read back.
+
+A shard is one process's file. Its first line is the session header with the fingerprint, every other line one
+measurement. A process killed at any moment loses at most the line it was writing.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import uuid
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from cudal2.errors import EnvironmentProblemError, RecordError, UsageError
+from cudal2.problem import Problem
+from cudal2.records.fingerprint import Fingerprint
+from cudal2.records.measurement import SCHEMA_VERSION, Measurement, Status
+
+logger = logging.getLogger(__name__)
+
+MeasurementKey = tuple[Problem, str, str, str, bool]
+
+
+class RecordLog:
+    """One process's shard in ``directory``; a new file per session, so a torn tail is never appended to.
+
+    Args:
+        directory: Where the shards of a run live; made if absent.
+        fingerprint: Environment of every measurement of this session.
+        session: Soft facts worth keeping (seed, host clocks, command line); not part of the fingerprint.
+
+    Raises:
+        EnvironmentProblemError: The directory cannot be written.
+    """
+
+    def __init__(self, directory: Path, fingerprint: Fingerprint, session: dict[str, Any] | None = None) -> None:
+        utc = datetime.now(timezone.utc)
+        self.session_id = uuid.uuid4().hex[:12]
+        self.path = Path(directory) / f"{utc:%Y%m%dT%H%M%S}-{self.session_id}.jsonl"
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            self._fd = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o644)
+        except OSError as error:
+            raise EnvironmentProblemError(f"cannot write records to {directory}: {error.strerror}") from error
+        header = {
+            "kind": "session",
+            "schema": SCHEMA_VERSION,
+            "session_id": self.session_id,
+            "utc": utc.isoformat(timespec="seconds"),
+            "fingerprint_sha256": fingerprint.sha256,
+            "fingerprint": fingerprint.to_dict(),
+            "session": session or {},
+        }
+        self._write(header)
+        os.fsync(self._fd)
+
+    def append(self, measurements: Iterable[Measurement]) -> None:
+        """Writes each measurement as it comes, in one unbuffered write per line, then makes the batch durable."""
+        for measurement in measurements:
+            self._write({"kind": "measurement", **measurement.to_dict()})
+        os.fsync(self._fd)
+
+    def close(self) -> None:
+        """Closes the shard; closing twice is harmless."""
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+    def __enter__(self) -> RecordLog:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _write(self, row: dict[str, Any]) -> None:
+        line = memoryview((json.dumps(row, allow_nan=False, separators=(",", ":")) + "\n").encode())
+        while line:
+            line = line[os.write(self._fd, line) :]
+
+
+@dataclass(frozen=True)
+class Shards:
+    """What a directory of shards holds.
+
+    Attributes:
+        fingerprints: Every distinct one, in order of appearance; exactly one unless mixing was allowed.
+        measurements: All rows in order, repeats included.
+        torn_lines: Last lines that were cut off and dropped.
+    """
+
+    fingerprints: tuple[Fingerprint, ...]
+    measurements: tuple[Measurement, ...]
+    torn_lines: int = 0
+
+    @property
+    def fingerprint(self) -> Fingerprint:
+        """The first one.
+
+        Raises:
+            RecordError: Every session died before its header was complete.
+        """
+        if not self.fingerprints:
+            raise RecordError("no session header survived in these shards: there is nothing to read")
+        return self.fingerprints[0]
+
+
+def read_shards(directory: Path, allow_mixed: bool = False) -> Shards:
+    """Reads every ``*.jsonl`` of a directory (or one such file), oldest first.
+
+    Args:
+        directory: A directory of shards, or one shard.
+        allow_mixed: Accept sessions whose fingerprints differ.
+
+    Raises:
+        RecordError: No shard, a broken line that is not the last, an unknown schema, or fingerprints that differ.
+    """
+    directory = Path(directory)
+    paths = [directory] if directory.is_file() else sorted(directory.glob("*.jsonl"))
+    if not paths:
+        raise RecordError(f"{directory}: no records (*.jsonl) here; `cudal2 record` or a run writes them")
+    fingerprints: dict[str, Fingerprint] = {}
+    measurements: list[Measurement] = []
+    torn = 0
+    for path in paths:
+        shard = _read_shard(path)
+        measurements.extend(shard.measurements)
+        torn += shard.torn_lines
+        for fingerprint in shard.fingerprints:
+            fingerprints.setdefault(fingerprint.sha256, fingerprint)
+            if len(fingerprints) > 1 and not allow_mixed:
+                first = next(iter(fingerprints.values()))
+                raise RecordError(
+                    f"{path}: recorded in another environment than the shards before it "
+                    f"({'; '.join(first.differences(fingerprint))}): keep them apart, or allow mixing on purpose"
+                )
+    return Shards(tuple(fingerprints.values()), tuple(measurements), torn)
+
+
+def _read_shard(path: Path) -> Shards:
+    """One file; a torn header means the process died before it measured anything."""
+    fingerprints: list[Fingerprint] = []
+    measurements: list[Measurement] = []
+    lines = _lines(path)
+    for number, row in lines:
+        if row is None:
+            logger.warning("%s:%d: the last line is cut off and was dropped", path, number)
+            return Shards(tuple(fingerprints), tuple(measurements), torn_lines=1)
+        try:
+            if number == 1:
+                fingerprints.append(_header_fingerprint(row))
+            else:
+                measurements.append(_measurement(row))
+        except (RecordError, UsageError, ValueError, KeyError, TypeError) as error:
+            raise RecordError(f"{path}:{number}: {error or type(error).__name__}") from error
+    return Shards(tuple(fingerprints), tuple(measurements))
+
+
+def _lines(path: Path) -> Iterator[tuple[int, dict[str, Any] | None]]:
+    """Numbered rows; the row is ``None`` for a last line that has no newline and does not parse."""
+    with path.open("rb") as file:
+        for number, line in enumerate(file, start=1):
+            try:
+                row = json.loads(line)
+            except ValueError as error:
+                if line.endswith(b"\n"):
+                    raise RecordError(
+                        f"{path}:{number}: not a JSON line ({error}): the file was damaged after it was written"
+                    ) from error
+                row = None
+            if row is not None and not isinstance(row, dict):
+                raise RecordError(f"{path}:{number}: a row must be a JSON object")
+            yield number, row
+
+
+def _header_fingerprint(row: dict[str, Any]) -> Fingerprint:
+    if row.get("kind") != "session":
+        raise RecordError("the first line is not a session header: not a cudal2 shard")
+    if row.get("schema") != SCHEMA_VERSION:
+        raise RecordError(f"record schema {row.get('schema')!r} is not {SCHEMA_VERSION}, the one this version reads")
+    return Fingerprint.from_dict(row["fingerprint"])
+
+
+def _measurement(row: dict[str, Any]) -> Measurement:
+    if row.pop("kind", None) != "measurement":
+        raise RecordError("not a measurement row")
+    return Measurement.from_dict(row)
+
+
+def measurement_key(measurement: Measurement) -> MeasurementKey:
+    """What makes two rows measurements of the same thing."""
+    config = measurement.config.name if measurement.config else ""
+    return measurement.problem, measurement.contestant, config, measurement.mode, measurement.pdl
+
+
+def dedupe(measurements: Iterable[Measurement]) -> list[Measurement]:
+    """One row per key, in order of first appearance.
+
+    A kernel that was ever wrong stays wrong; otherwise a pass beats a failure (a neighbour's crash or a busy GPU can
+    fail a good candidate once), more raw repeats beat fewer, and the later row beats the earlier.
+    """
+    kept: dict[MeasurementKey, Measurement] = {}
+    for measurement in measurements:
+        key = measurement_key(measurement)
+        if key not in kept or _weight(measurement) >= _weight(kept[key]):
+            kept[key] = measurement
+    return list(kept.values())
+
+
+def _weight(measurement: Measurement) -> tuple[bool, int]:
+    return measurement.status is Status.CORRECTNESS, len(measurement.times_us)
+
+
+def best_by_problem(measurements: Iterable[Measurement]) -> dict[Problem, Measurement]:
+    """The correct kernel with the lowest median per problem, baselines left out; the earlier row wins a tie."""
+    best: dict[Problem, Measurement] = {}
+    for measurement in measurements:
+        if not measurement.ok or measurement.config is None:
+            continue
+        held = best.get(measurement.problem)
+        if held is None or measurement.median_us < held.median_us:
+            best[measurement.problem] = measurement
+    return best
