@@ -7,10 +7,11 @@ import numpy as np
 import pytest
 from fabricated_finals import CONFIG, final_rows, row
 
+from cudal2.errors import UsageError
 from cudal2.records.finals import compare, group_finals, latest_finals
 from cudal2.records.fingerprint import Fingerprint
 from cudal2.records.shards import RecordLog
-from cudal2.report import summary
+from cudal2.report import plots, readme, summary
 
 FOUR = {"cublaslt_auto_tn": 4.0, "cublaslt_auto_nn": 6.0, "cublas_tn": 8.0, "cublas_nn": 5.0, "torch": 10.0}
 
@@ -115,3 +116,71 @@ def test_finals_are_read_from_shards_of_several_environments(tmp_path):
     shards = summary.load_finals(tmp_path)
     assert len(shards.fingerprints) == 2
     assert summary.summarise(shards.measurements)["offline/fp32/off"]["cublaslt_auto"]["n"] == 2
+
+
+README = "# Title\n\n<!-- results:begin -->\nold\n<!-- results:end -->\n\nTail\n"
+
+
+def shards_of(tmp_path, records):
+    with RecordLog(tmp_path / "finals", fingerprint()) as log:
+        log.append(records)
+    return summary.load_finals(tmp_path / "finals")
+
+
+def test_readme_tables_come_from_the_records(tmp_path):
+    records = final_rows("64_64_64", 2.0, FOUR) + final_rows("4096_4096_4096", 250.0, {"cublaslt_auto": 200.0})
+    path = tmp_path / "README.md"
+    path.write_text(README)
+    shards = shards_of(tmp_path, records)
+    assert readme.update_readme(path, shards)
+    text = path.read_text()
+    assert text.startswith("# Title\n\n<!-- results:begin -->\n") and text.endswith("<!-- results:end -->\n\nTail\n")
+    assert (
+        "Measured 2000-01-01 on NVIDIA Test (driver 1, CUDA 13.0, cuBLASLt 1). Protocol v1: 9 shuffled rounds" in text
+    )
+    assert "### Offline, fp32 accumulation, our PDL off" in text
+    assert "| cuBLASLt-AutoTuning | 2 | 1.265 | 50% | 0.800 | 2.000 | - | - | 0.800 | - |" in text
+    assert "1 won, 0 tied, 1 lost. Lost, worst first: 4096_4096_4096 0.800;" in text
+    assert "\nold\n" not in text
+    assert not readme.update_readme(path, shards), "a second run must change nothing"
+
+
+def test_readme_without_markers_is_left_alone(tmp_path):
+    path = tmp_path / "README.md"
+    path.write_text("# Title\n")
+    with pytest.raises(UsageError, match="results:begin"):
+        readme.update_readme(path, shards_of(tmp_path, final_rows("64_64_64", 2.0, FOUR)))
+    assert path.read_text() == "# Title\n"
+
+
+def many_finals():
+    rng = np.random.default_rng(3)
+    records = []
+    for index, (m, n, k) in enumerate(
+        [(64, 64, 64), (512, 512, 512), (2048, 2048, 1024), (4096, 4096, 4096), (8192,) * 3]
+    ):
+        for step, factor in enumerate((0.93, 1.0, 1.08, 1.2)):
+            mnk = f"{m + 64 * step}_{n}_{k}"
+            base = 3.0 * 10**index
+            noise = rng.normal(1.0, 0.004, (2, 9))
+            records += [
+                row(mnk, "sm90_ws", base * noise[0], config=CONFIG),
+                row(mnk, "cublaslt_auto", base * factor * noise[1]),
+            ]
+    return records
+
+
+def test_plot_shows_every_shape_and_the_line_of_equality(tmp_path):
+    shapes = summary.details(many_finals())["offline/fp32/off"].shapes
+    figure = plots.speedup_figure(shapes, "made-up data")
+    scatter, ecdf = figure.axes
+    drawn = sum(len(container.lines[0].get_xdata()) for container in scatter.containers)
+    assert drawn == len(shapes) == 20
+    assert any(list(line.get_ydata()) == [1.0, 1.0] for line in scatter.lines)
+    assert any(list(line.get_xdata()) == [1.0, 1.0] for line in ecdf.lines)
+    path = plots.save_speedups(shapes, "made-up data", tmp_path / "plots" / "speedup.png")
+    assert path.read_bytes().startswith(b"\x89PNG")
+
+
+def test_plot_of_nothing_is_still_a_picture(tmp_path):
+    assert plots.save_speedups((), "nothing yet", tmp_path / "empty.png").stat().st_size > 1000

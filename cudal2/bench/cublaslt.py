@@ -1,0 +1,226 @@
+"""cuBLASLt through nvmath's bindings: one matmul's descriptors, the algorithms the library offers, and the launch.
+
+Decides nothing about speed; ``baselines`` does. Row-major operands are given to the column-major library by computing
+the transpose: C^T[n,m] = B^T[n,k] A^T[k,m].
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from cudal2.errors import EnvironmentProblemError
+from cudal2.problem import Acc, Layout, Problem
+
+#: What the library may assume when it is told nothing else; better aligned pointers change nothing.
+_MAX_ALIGNMENT_BYTES = 256
+_OP_N, _OP_T = 0, 1
+
+
+@functools.lru_cache(maxsize=1)
+def bindings() -> tuple[Any, Any]:
+    """The ``cublas`` and ``cublasLt`` binding modules, loaded against the process's own cuBLAS.
+
+    Raises:
+        EnvironmentProblemError: nvmath-python is missing or cannot load.
+    """
+    try:
+        # torch first: its wheel's libcublas is then the one that nvmath finds loaded.
+        import torch  # noqa: F401
+        from nvmath.bindings import cublas, cublasLt
+    except (ImportError, OSError, RuntimeError) as error:
+        raise EnvironmentProblemError(
+            f"the cuBLAS baselines need nvmath-python ({error}): run `pip install nvmath-python`"
+        ) from error
+    return cublas, cublasLt
+
+
+@dataclass(frozen=True)
+class Precision:
+    """How a leaderboard's accumulator is asked of cuBLAS.
+
+    Attributes:
+        compute: ``cublasComputeType_t``.
+        scale: ``cudaDataType_t`` of alpha and beta; it must match what their pointers point at.
+        one: alpha.
+        zero: beta.
+    """
+
+    compute: int
+    scale: int
+    one: np.ndarray[Any, Any]
+    zero: np.ndarray[Any, Any]
+
+
+#: CUBLAS_COMPUTE_32F = 68 with CUDA_R_32F = 0; CUBLAS_COMPUTE_16F = 64 with CUDA_R_16F = 2.
+PRECISIONS: dict[Acc, Precision] = {
+    "fp32": Precision(68, 0, np.ones(1, np.float32), np.zeros(1, np.float32)),
+    "fp16": Precision(64, 2, np.ones(1, np.float16), np.zeros(1, np.float16)),
+}
+CUDA_R_16F = 2
+
+
+@dataclass(frozen=True)
+class Operands:
+    """Column-major view of a row-major GEMM, as cuBLAS takes it: the first operand is our B, the second our A.
+
+    Attributes:
+        op_first: Transposition of the first operand (0 none, 1 transposed).
+        m: Rows of the library's C, which are our columns.
+        n: Columns of the library's C, which are our rows.
+        k: Depth.
+        first: Stored rows, columns and leading dimension of our B.
+        second: The same of our A.
+        out: The same of our C.
+    """
+
+    op_first: int
+    m: int
+    n: int
+    k: int
+    first: tuple[int, int, int]
+    second: tuple[int, int, int]
+    out: tuple[int, int, int]
+
+
+def operands(problem: Problem, layout: Layout) -> Operands:
+    """The swap, for B row-major (``nn``) or K-major (``tn``)."""
+    m, n, k = problem.m, problem.n, problem.k
+    first = (n, k, n) if layout == "nn" else (k, n, k)
+    return Operands(_OP_N if layout == "nn" else _OP_T, n, m, k, first, (k, m, k), (n, m, n))
+
+
+def alignment_bytes(pointers: Sequence[int]) -> int:
+    """Largest power of two up to 256 that divides every pointer."""
+    alignment = _MAX_ALIGNMENT_BYTES
+    while any(pointer % alignment for pointer in pointers):
+        alignment //= 2
+    return alignment
+
+
+@dataclass(frozen=True)
+class Algorithm:
+    """One algorithm the library proposed.
+
+    Attributes:
+        rank: Place in the heuristic's list, 0 is its favourite.
+        pointer: Address of its ``cublasLtMatmulAlgo_t``; the matmul that listed it keeps it alive.
+        workspace_bytes: Workspace it needs.
+        waves: Waves as the library estimates them.
+    """
+
+    rank: int
+    pointer: int
+    workspace_bytes: int
+    waves: float
+
+
+class LtMatmul:
+    """Descriptors of one problem in one layout; owns what the library allocated until :meth:`close`.
+
+    Args:
+        problem: What to compute.
+        layout: How B is stored.
+        alignment: Bytes every operand pointer is aligned to.
+        workspace_bytes: Workspace the algorithms may ask for.
+    """
+
+    def __init__(self, problem: Problem, layout: Layout, alignment: int, workspace_bytes: int) -> None:
+        self._lt = bindings()[1]
+        self._precision = PRECISIONS[problem.acc]
+        self._view = operands(problem, layout)
+        self._handle = self._lt.create()
+        self._desc = self._lt.matmul_desc_create(self._precision.compute, self._precision.scale)
+        self._set(self._lt.matmul_desc_set_attribute, self._desc, self._attribute("TRANSA"), self._view.op_first)
+        self._set(self._lt.matmul_desc_set_attribute, self._desc, self._attribute("TRANSB"), _OP_N)
+        self._first, self._second, self._out = (
+            self._lt.matrix_layout_create(CUDA_R_16F, *shape)
+            for shape in (self._view.first, self._view.second, self._view.out)
+        )
+        self._workspace_bytes = workspace_bytes
+        self._alignment = alignment
+        self._results: np.ndarray[Any, Any] | None = None
+
+    def _attribute(self, name: str) -> int:
+        return int(getattr(self._lt.MatmulDescAttribute, name))
+
+    @staticmethod
+    def _set(setter: Any, target: int, attribute: int, value: int, dtype: type = np.int32) -> None:
+        buffer: np.ndarray[Any, Any] = np.array([value], dtype=dtype)
+        setter(target, attribute, buffer.ctypes.data, buffer.nbytes)
+
+    def algorithms(self, count: int) -> list[Algorithm]:
+        """Up to ``count`` algorithms in the library's order; those it marks unusable are left out.
+
+        Raises:
+            cuBLASLtError: The library supports nothing here.
+        """
+        lt = self._lt
+        preference = lt.matmul_preference_create()
+        try:
+            names = lt.MatmulPreferenceAttribute
+            setter = lt.matmul_preference_set_attribute
+            self._set(setter, preference, int(names.MAX_WORKSPACE_BYTES), self._workspace_bytes, np.uint64)
+            for matrix in "ABCD":
+                attribute = int(getattr(names, f"MIN_ALIGNMENT_{matrix}_BYTES"))
+                self._set(setter, preference, attribute, self._alignment, np.uint32)
+            self._results = np.zeros(count, dtype=lt.matmul_heuristic_result_dtype)
+            found = np.zeros(1, np.int32)
+            lt.matmul_algo_get_heuristic(
+                self._handle, self._desc, self._first, self._second, self._out, self._out, preference, count,
+                self._results.ctypes.data, found.ctypes.data,
+            )  # fmt: skip
+        finally:
+            lt.matmul_preference_destroy(preference)
+        stride = self._results.itemsize
+        return [
+            Algorithm(
+                rank, self._results.ctypes.data + rank * stride, int(row["workspace_size"]), float(row["waves_count"])
+            )
+            for rank, row in enumerate(self._results[: int(found[0])])
+            if row["state"] == 0
+        ]
+
+    def launch(self, algorithm: Algorithm, a: int, b: int, c: int, workspace: int, stream: int) -> None:
+        """Enqueues C = A B on ``stream``; pointers are device addresses.
+
+        Raises:
+            cuBLASLtError: The library refused.
+        """
+        self._lt.matmul(
+            self._handle, self._desc, self._precision.one.ctypes.data, b, self._first, a, self._second,
+            self._precision.zero.ctypes.data, c, self._out, c, self._out, algorithm.pointer, workspace,
+            self._workspace_bytes, stream,
+        )  # fmt: skip
+
+    def describe(self, algorithm: Algorithm) -> str:
+        """The algorithm's own parameters, for the record."""
+        parts = [f"rank={algorithm.rank}"]
+        for attribute in self._lt.MatmulAlgoConfigAttribute:
+            buffer = np.zeros(1, self._lt.get_matmul_algo_config_attribute_dtype(int(attribute)))
+            written = np.zeros(1, np.uint64)
+            self._lt.matmul_algo_config_get_attribute(
+                algorithm.pointer, int(attribute), buffer.ctypes.data, buffer.nbytes, written.ctypes.data
+            )
+            parts.append(f"{attribute.name.lower()}={self._value_name(attribute.name, int(buffer[0]))}")
+        return " ".join([*parts, f"workspace={algorithm.workspace_bytes}"])
+
+    def _value_name(self, attribute: str, value: int) -> str:
+        """Readable name where the library has an enumeration for it; newer libraries may know values it lacks."""
+        enums = {"TILE_ID": "MatmulTile", "STAGES_ID": "MatmulStages", "CLUSTER_SHAPE_ID": "ClusterShape"}
+        enum = getattr(self._lt, enums.get(attribute, ""), None)
+        try:
+            return str(enum(value).name) if enum else str(value)
+        except ValueError:
+            return str(value)
+
+    def close(self) -> None:
+        """Gives the library's objects back."""
+        for layout in (self._first, self._second, self._out):
+            self._lt.matrix_layout_destroy(layout)
+        self._lt.matmul_desc_destroy(self._desc)
+        self._lt.destroy(self._handle)
