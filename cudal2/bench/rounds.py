@@ -1,0 +1,76 @@
+"""Shuffled, interleaved rounds: every contestant once per round, in a new order each time, clocks read after each.
+
+Order of measurement is worth more than most optimisations: timed one after the other, whoever comes second runs on the
+chip the first one heated. Pure control flow over callables, so that it is tested without a GPU.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+import numpy as np
+
+Clocks = TypeVar("Clocks")
+#: Fewest rounds a figure may rest on, however little time there is.
+MIN_ROUNDS = 3
+
+
+@dataclass(frozen=True)
+class RoundLimits:
+    """How long to go on.
+
+    Attributes:
+        rounds: Rounds that count.
+        warmup_s: Wall seconds of rounds that do not count, before the others; 0 still runs one.
+        benchmark_s: Wall seconds after which no further round begins, once ``MIN_ROUNDS`` are done; ``None`` for no limit.
+        seed: Seed of the orders.
+    """
+
+    rounds: int
+    warmup_s: float = 0.0
+    benchmark_s: float | None = None
+    seed: int = 0
+
+
+def shuffled_order(names: Sequence[str], seed: int, index: int, warmup: bool = False) -> list[str]:
+    """Order of round ``index``: the same seed gives the same orders, whatever the caller drew before."""
+    rng = np.random.default_rng((seed, index, int(warmup)))
+    return [names[position] for position in rng.permutation(len(names))]
+
+
+def run_rounds(
+    contestants: Mapping[str, Callable[[], float]],
+    limits: RoundLimits,
+    read_clocks: Callable[[], Clocks],
+    now: Callable[[], float] = time.monotonic,
+) -> tuple[dict[str, list[float]], list[Clocks]]:
+    """Runs each contestant's timed replay once per round.
+
+    Args:
+        contestants: Name to a call that replays once and returns microseconds per launch.
+        limits: How long.
+        read_clocks: Called after every round that counts.
+        now: Wall clock, seconds.
+
+    Returns:
+        Times by name in round order, and the clocks of each round.
+    """
+    names = sorted(contestants)
+    start, index = now(), 0
+    while index == 0 or now() - start < limits.warmup_s:
+        for name in shuffled_order(names, limits.seed, index, warmup=True):
+            contestants[name]()
+        index += 1
+    times: dict[str, list[float]] = {name: [] for name in names}
+    clocks: list[Clocks] = []
+    start = now()
+    for index in range(limits.rounds):
+        if limits.benchmark_s is not None and index >= MIN_ROUNDS and now() - start >= limits.benchmark_s:
+            break
+        for name in shuffled_order(names, limits.seed, index):
+            times[name].append(contestants[name]())
+        clocks.append(read_clocks())
+    return times, clocks

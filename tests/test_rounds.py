@@ -1,0 +1,76 @@
+"""Rounds with contestants that are plain functions of a simulated clock."""
+
+from collections import Counter
+
+import numpy as np
+import pytest
+
+from cudal2.bench.rounds import MIN_ROUNDS, RoundLimits, run_rounds, shuffled_order
+from cudal2.records.finals import compare
+
+
+class HeatingChip:
+    """Every replay takes a second and makes the next one slower, whoever runs it."""
+
+    def __init__(self, per_replay=0.01):
+        self.replays, self.per_replay, self.order = 0, per_replay, []
+
+    def contestant(self, name, base_us):
+        def replay():
+            self.replays += 1
+            self.order.append(name)
+            return base_us * (1.0 + self.per_replay * self.replays)
+
+        return replay
+
+    def now(self):
+        return float(self.replays)
+
+
+def test_every_contestant_runs_once_per_round_in_changing_order():
+    chip = HeatingChip()
+    contestants = {name: chip.contestant(name, 1.0) for name in "abcd"}
+    times, clocks = run_rounds(contestants, RoundLimits(rounds=20), lambda: chip.replays, chip.now)
+    assert {name: len(values) for name, values in times.items()} == dict.fromkeys("abcd", 20)
+    assert len(clocks) == 20
+    counted = chip.order[4:]  # one warm-up round first
+    rounds = [tuple(counted[index : index + 4]) for index in range(0, 80, 4)]
+    assert all(sorted(order) == list("abcd") for order in rounds)
+    assert len(set(rounds)) > 10
+    first = Counter(order[0] for order in rounds)
+    assert len(first) == 4, "someone never went first"
+
+
+def test_orders_depend_on_the_seed_alone():
+    assert shuffled_order("abcdef", 7, 3) == shuffled_order("abcdef", 7, 3)
+    orders = {tuple(shuffled_order("abcdef", seed, index)) for seed in range(4) for index in range(4)}
+    assert len(orders) > 12
+
+
+def test_interleaving_ranks_right_where_a_sequential_comparison_ranks_wrong():
+    chip = HeatingChip(per_replay=0.005)
+    ours, other = chip.contestant("ours", 1.02), chip.contestant("other", 1.0)
+    sequential_ours = [ours() for _ in range(15)]
+    sequential_other = [other() for _ in range(15)]
+    assert np.median(sequential_ours) < np.median(sequential_other), "the trap: heat makes the slower one look faster"
+    chip.replays = 0
+    times, _ = run_rounds({"ours": ours, "other": other}, RoundLimits(rounds=15), lambda: None, chip.now)
+    result = compare(times["ours"], times["other"])
+    assert result.ratio == pytest.approx(1 / 1.02, abs=5e-3)
+
+
+def test_warm_up_goes_on_for_its_time_and_is_not_counted():
+    chip = HeatingChip()
+    contestants = {name: chip.contestant(name, 1.0) for name in "ab"}
+    times, _ = run_rounds(contestants, RoundLimits(rounds=2, warmup_s=7.0), lambda: None, chip.now)
+    assert chip.replays == 8 + 4
+    assert min(times["a"] + times["b"]) > 1.08
+
+
+def test_time_limit_stops_rounds_but_never_below_the_minimum():
+    chip = HeatingChip()
+    contestants = {name: chip.contestant(name, 1.0) for name in "ab"}
+    times, clocks = run_rounds(contestants, RoundLimits(rounds=100, benchmark_s=9.0), lambda: None, chip.now)
+    assert len(times["a"]) == len(clocks) == 5
+    times, _ = run_rounds(contestants, RoundLimits(rounds=100, benchmark_s=0.0), lambda: None, chip.now)
+    assert len(times["a"]) == MIN_ROUNDS
