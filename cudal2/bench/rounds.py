@@ -25,7 +25,7 @@ class RoundLimits:
     Attributes:
         rounds: Rounds that count.
         warmup_s: Wall seconds of rounds that do not count, before the others; 0 still runs one.
-        benchmark_s: Wall seconds after which no further round begins, once ``MIN_ROUNDS`` are done; ``None`` for no limit.
+        benchmark_s: Wall seconds after which no round begins once ``MIN_ROUNDS`` are done; ``None`` for no limit.
         seed: Seed of the orders.
     """
 
