@@ -1,0 +1,1 @@
+"""Is it right and how fast is it: operands, checks, stopwatch, baselines, and the process that runs them apart."""

@@ -1,0 +1,182 @@
+"""The only stopwatch: graphs of launches over rotating buffers, replayed interleaved, timed by device events.
+
+Protocol v1, offline mode. Who competes is the caller's choice; right or wrong is ``correctness``'s.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+import torch
+
+from cudal2 import floor
+from cudal2.bench.inputs import BufferSets
+from cudal2.launch.driver import Graph
+from cudal2.problem import Problem
+
+#: Launches that estimate a kernel's time before its graph is made.
+_PROBE_LAUNCHES = 8
+#: A launch longer than this needs no graph of many: the submission is hidden anyway.
+_PROBE_LONG_US = 200.0
+
+
+class Contestant(Protocol):
+    """Anything that computes the problem on the buffer sets it was made for: our kernels and every baseline.
+
+    Attributes:
+        name: ``sm90_ws``, ``cublaslt_auto``, ...
+        detail: What exactly was run, for the record.
+    """
+
+    @property
+    def name(self) -> str:
+        """Name in records."""
+
+    @property
+    def detail(self) -> str:
+        """Free text for records."""
+
+    def launch(self, set_index: int, stream: int) -> None:
+        """Enqueues C = A B of one set on the stream (a handle); never synchronises or allocates."""
+
+
+class Timed(Protocol):
+    """Something that can be run once for its time per launch."""
+
+    def time_us(self) -> float:
+        """Microseconds per launch of one replay."""
+
+
+class Stopwatch:
+    """Times contestants on one buffer set rotation, on torch's current stream.
+
+    Args:
+        sets: Buffers the contestants launch on.
+        flush_bytes: What is read through L2 before every timed replay.
+
+    The flush makes every replay start from the same cold L2, and its run time hides the host's graph submission: the
+    first event is never recorded on an idle device. Reading leaves no dirty lines for the kernel to write back.
+    """
+
+    def __init__(self, sets: BufferSets, flush_bytes: int) -> None:
+        """Uses the stream that is current now for everything."""
+        self.sets = sets
+        self._stream = torch.cuda.current_stream()
+        if self._stream.cuda_stream == 0:
+            raise ValueError("the legacy default stream cannot be captured: make another one current")
+        self._flush = torch.zeros(max(1, flush_bytes // 4), dtype=torch.int32, device=self._stream.device)
+        self._sink = torch.empty((), dtype=torch.int64, device=self._stream.device)
+        self._start, self._end = _event(), _event()
+
+    @property
+    def stream(self) -> int:
+        """Handle of the stream everything runs on."""
+        return int(self._stream.cuda_stream)
+
+    def time_ms(self, enqueue: Callable[[], None]) -> float:
+        """Device milliseconds of what ``enqueue`` puts on the stream, from a cold L2."""
+        torch.sum(self._flush, dim=0, out=self._sink)
+        self._start.record(self._stream)
+        enqueue()
+        self._end.record(self._stream)
+        self._end.synchronize()
+        return float(self._start.elapsed_time(self._end))
+
+    def estimate_us(self, contestant: Contestant, longest_us: float = math.inf) -> float:
+        """Rough time per launch, from one launch or, where that is short, a few."""
+        first = self.time_ms(lambda: contestant.launch(0, self.stream)) * 1e3
+        if first > _PROBE_LONG_US or first > longest_us:
+            return first
+        count = min(_PROBE_LAUNCHES, self.sets.count)
+
+        def several() -> None:
+            for index in range(count):
+                contestant.launch(index, self.stream)
+
+        return self.time_ms(several) * 1e3 / count
+
+    def graph(self, contestant: Contestant, launches: int) -> TimedGraph:
+        """Captures ``launches`` launches that rotate over the sets, and replays them once untimed."""
+        timed = TimedGraph(self, contestant, launches)
+        timed.run()
+        return timed
+
+
+class TimedGraph:
+    """One contestant's captured launches."""
+
+    def __init__(self, stopwatch: Stopwatch, contestant: Contestant, launches: int) -> None:
+        """Captures; see :meth:`Stopwatch.graph`."""
+        self.contestant = contestant
+        self.launches = launches
+        self._stopwatch = stopwatch
+        count, stream = stopwatch.sets.count, stopwatch.stream
+
+        def enqueue() -> None:
+            for launch in range(launches):
+                contestant.launch(launch % count, stream)
+
+        self._graph = Graph(stream, enqueue)
+
+    @property
+    def sets_used(self) -> int:
+        """Buffer sets that a replay writes."""
+        return min(self.launches, self._stopwatch.sets.count)
+
+    def run(self) -> None:
+        """Enqueues one replay."""
+        self._graph.launch(self._stopwatch.stream)
+
+    def time_us(self) -> float:
+        """Microseconds per launch of one replay."""
+        return self._stopwatch.time_ms(self.run) * 1e3 / self.launches
+
+    def close(self) -> None:
+        """Gives the graph back; call after a synchronisation."""
+        self._graph.destroy()
+
+
+def _event() -> torch.cuda.Event:
+    return torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+
+
+def launches_for(time_us: float, replay_ms: float) -> int:
+    """Launches whose run takes at least ``replay_ms``."""
+    return max(1, math.ceil(replay_ms * 1e3 / time_us))
+
+
+def interleave(
+    timed: Sequence[Timed], rounds: int, rng: random.Random, last: int | None = None
+) -> list[tuple[float, ...]]:
+    """Times everyone once per round, in a fresh random order each round; drifting clocks then hit all alike.
+
+    Args:
+        timed: Contestants.
+        rounds: Rounds.
+        rng: Source of the orders.
+        last: Index that runs last in the last round, so that its outputs can be checked afterwards.
+
+    Returns:
+        Microseconds per launch, one tuple per contestant in round order.
+    """
+    times: list[list[float]] = [[] for _ in timed]
+    for round_index in range(rounds):
+        order = list(range(len(timed)))
+        rng.shuffle(order)
+        if last is not None and round_index == rounds - 1:
+            order.remove(last)
+            order.append(last)
+        for index in order:
+            times[index].append(timed[index].time_us())
+    return [tuple(row) for row in times]
+
+
+def too_fast(problem: Problem, time_us: float, fraction: float) -> str:
+    """Why a time cannot be believed, in one line; empty if it can."""
+    limit = floor.physical_us(problem.m, problem.n, problem.k)
+    if time_us >= fraction * limit:
+        return ""
+    return f"{time_us:.3f} us is under {fraction:g} of the {limit:.3f} us the hardware needs at burst rates"

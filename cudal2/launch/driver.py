@@ -1,0 +1,128 @@
+"""The few driver calls a launch needs: the primary context, a module from a cubin, a captured graph.
+
+Decides nothing about what is launched. Shares the primary context with torch, so either may allocate or synchronise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from cuda.bindings import driver as cuda
+
+from cudal2.errors import Cudal2Error
+
+
+class LaunchError(Cudal2Error):
+    """The driver refused a call.
+
+    Attributes:
+        code: ``CUresult``.
+    """
+
+    def __init__(self, code: int, name: str, what: str) -> None:
+        """Says which call failed and how."""
+        super().__init__(f"{what}: {name} ({code})")
+        self.code = code
+
+
+def check(result: tuple[Any, ...], what: str) -> Any:
+    """Takes a binding's result tuple apart.
+
+    Raises:
+        LaunchError: Its first element is not ``CUDA_SUCCESS``.
+    """
+    code = int(result[0])
+    if code:
+        raise LaunchError(code, error_name(code), what)
+    return result[1] if len(result) == 2 else result[1:]
+
+
+def error_name(code: int) -> str:
+    """For example ``CUDA_ERROR_ILLEGAL_ADDRESS``; newer drivers may know codes the bindings lack."""
+    try:
+        return str(cuda.CUresult(code).name)
+    except ValueError:
+        return "CUDA_ERROR"
+
+
+def ensure_context(device_index: int = 0) -> None:
+    """Makes the device's primary context current unless this thread has a context already."""
+    check(cuda.cuInit(0), "cuInit")
+    if int(check(cuda.cuCtxGetCurrent(), "cuCtxGetCurrent")):
+        return
+    device = check(cuda.cuDeviceGet(device_index), "cuDeviceGet")
+    context = check(cuda.cuDevicePrimaryCtxRetain(device), "cuDevicePrimaryCtxRetain")
+    check(cuda.cuCtxSetCurrent(context), "cuCtxSetCurrent")
+
+
+def context_fault() -> str | None:
+    """Waits for the device; the name of the error that has made the context useless, if any."""
+    code = int(cuda.cuCtxSynchronize()[0])
+    return error_name(code) if code else None
+
+
+class Module:
+    """A cubin loaded into the current context, and one kernel of it.
+
+    Raises:
+        LaunchError: The image is not for this device, or has no such entry, or wants more shared memory than there is.
+    """
+
+    def __init__(self, image: bytes, entry: str, smem_bytes: int) -> None:
+        """Loads and opts in to ``smem_bytes`` of dynamic shared memory."""
+        self._module: Any = check(cuda.cuModuleLoadData(image), "cuModuleLoadData")
+        try:
+            self.function: Any = check(cuda.cuModuleGetFunction(self._module, entry.encode()), f"no kernel '{entry}'")
+            opt_in = cuda.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+            check(cuda.cuFuncSetAttribute(self.function, opt_in, smem_bytes), f"{smem_bytes} bytes of shared memory")
+        except LaunchError:
+            self.unload()
+            raise
+
+    def unload(self) -> None:
+        """Gives the code back; nothing may be running it. In a faulted context there is nothing left to give back."""
+        if self._module is not None:
+            cuda.cuModuleUnload(self._module)
+            self._module = None
+
+
+class Graph:
+    """What ``enqueue`` put on ``stream``, captured once and replayed as one submission.
+
+    Args:
+        stream: Handle of a stream that is not the legacy default stream.
+        enqueue: Launches on that stream; must neither synchronise nor allocate.
+
+    Raises:
+        LaunchError: Something enqueued cannot be captured.
+    """
+
+    def __init__(self, stream: int, enqueue: Callable[[], None]) -> None:
+        """Captures, instantiates and uploads."""
+        # Relaxed: a library may query the device while it is captured; nothing else runs in this process.
+        mode = cuda.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED
+        check(cuda.cuStreamBeginCapture(stream, mode), "cuStreamBeginCapture")
+        try:
+            enqueue()
+        except BaseException:
+            code, graph = cuda.cuStreamEndCapture(stream)
+            if not int(code):
+                cuda.cuGraphDestroy(graph)
+            raise
+        graph = check(cuda.cuStreamEndCapture(stream), "cuStreamEndCapture")
+        try:
+            self._exec: Any = check(cuda.cuGraphInstantiate(graph, 0), "cuGraphInstantiate")
+        finally:
+            cuda.cuGraphDestroy(graph)
+        check(cuda.cuGraphUpload(self._exec, stream), "cuGraphUpload")
+
+    def launch(self, stream: int) -> None:
+        """Enqueues one replay."""
+        check(cuda.cuGraphLaunch(self._exec, stream), "cuGraphLaunch")
+
+    def destroy(self) -> None:
+        """Gives the graph back; no replay may be running."""
+        if self._exec is not None:
+            cuda.cuGraphExecDestroy(self._exec)
+            self._exec = None

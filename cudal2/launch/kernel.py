@@ -1,0 +1,106 @@
+"""A built kernel in the current context, and its launches on one problem: a few microseconds of host time each."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from cuda.bindings import driver as cuda
+
+from cudal2.build.artifact import BuiltKernel
+from cudal2.launch.driver import LaunchError, Module, error_name
+from cudal2.launch.plan import LaunchPlan, ParamSets, Words, plan_launch
+from cudal2.launch.tensor_map import MapCache
+from cudal2.problem import Problem
+from cudal2.space import geometry
+from cudal2.space.config import KernelConfig
+
+
+class LoadedKernel:
+    """A cubin loaded for launching; configurations that differ only at run time share one.
+
+    Args:
+        built: The cubin.
+        config: Any configuration of it; its compile-time axes give the shared memory.
+
+    Raises:
+        LaunchError: The driver cannot load it.
+    """
+
+    def __init__(self, built: BuiltKernel, config: KernelConfig) -> None:
+        """Loads into the current context."""
+        self.built = built
+        self._module = Module(built.cubin_path.read_bytes(), built.entry, geometry.smem_bytes(config))
+
+    @property
+    def function(self) -> Any:
+        """The driver's handle."""
+        return self._module.function
+
+    def on(self, config: KernelConfig, problem: Problem, sm_count: int, pdl: bool = False) -> KernelLaunch:
+        """Prepares launches of one configuration of this cubin on one problem."""
+        return KernelLaunch(self.function, plan_launch(config, problem, sm_count), pdl)
+
+    def close(self) -> None:
+        """Unloads; nothing may be running it."""
+        self._module.unload()
+
+
+class KernelLaunch:
+    """One configuration on one problem, ready to be enqueued.
+
+    Args:
+        function: The driver's handle.
+        plan: Grid, cluster, shared memory.
+        pdl: Whether a launch may begin before the previous kernel on its stream has ended.
+    """
+
+    def __init__(self, function: Any, plan: LaunchPlan, pdl: bool) -> None:
+        """Builds the launch configuration once."""
+        self.plan = plan
+        self._function = function
+        self._stream = 0
+        self._config = _launch_config(plan, pdl)
+
+    def params(self, a: Words, b: Words, c: Words, maps: MapCache | None = None) -> ParamSets:
+        """Parameter structs for the operands at the given device addresses, one per buffer set.
+
+        Raises:
+            LaunchError: An address or a size that TMA cannot take.
+        """
+        maps = maps if maps is not None else MapCache()
+        encoded_c = maps.maps(self.plan.c, c) if self.plan.c is not None else None
+        return ParamSets(self.plan, maps.maps(self.plan.a, a), maps.maps(self.plan.b, b), encoded_c, c)
+
+    def launch(self, kernel_params: int, stream: int) -> None:
+        """Enqueues on ``stream``; ``kernel_params`` comes from :meth:`ParamSets.kernel_params`.
+
+        Raises:
+            LaunchError: The driver refused; nothing was enqueued.
+        """
+        if stream != self._stream:
+            self._config.hStream = stream
+            self._stream = stream
+        code = int(cuda.cuLaunchKernelEx(self._config, self._function, kernel_params, 0)[0])
+        if code:
+            raise LaunchError(code, error_name(code), "cuLaunchKernelEx")
+
+
+def _launch_config(plan: LaunchPlan, pdl: bool) -> Any:
+    config = cuda.CUlaunchConfig()
+    config.gridDimX, config.gridDimY, config.gridDimZ = plan.grid, 1, 1
+    config.blockDimX, config.blockDimY, config.blockDimZ = plan.block, 1, 1
+    config.sharedMemBytes = plan.smem_bytes
+    attributes = []
+    if plan.cluster > 1:
+        cluster = cuda.CUlaunchAttribute()
+        cluster.id = cuda.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION
+        cluster.value.clusterDim.x, cluster.value.clusterDim.y, cluster.value.clusterDim.z = plan.cluster, 1, 1
+        attributes.append(cluster)
+    if pdl:
+        overlap = cuda.CUlaunchAttribute()
+        overlap.id = cuda.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
+        overlap.value.programmaticStreamSerializationAllowed = 1
+        attributes.append(overlap)
+    config.attrs = attributes
+    config.numAttrs = len(attributes)
+    return config
