@@ -1,0 +1,171 @@
+"""Scores batches of proposals: static check first, then memory, then one runner call per problem for what is new.
+
+Both the single environment and the batched one go through here, so a proposal is worth the same in either.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cudal2.errors import UsageError
+from cudal2.problem import Problem
+from cudal2.records.measurement import Measurement, Status
+from cudal2.rl.masks import MaskBank
+from cudal2.rl.reward import REWARD_MAX, REWARD_MIN
+from cudal2.runners.base import Runner
+from cudal2.runners.replay import ReplayRunner
+from cudal2.search.base import log_ratio
+
+Ints = NDArray[np.int64]
+Floats = NDArray[np.float64]
+
+
+class Outcome(NamedTuple):
+    """What is remembered of one measured configuration."""
+
+    log_ratio: float
+    time_us: float
+    status: Status
+    reason: str
+    registers: int | None
+
+
+@dataclass(frozen=True)
+class Scores:
+    """One batch of proposals, scored.
+
+    Attributes:
+        rewards: clip(log(t_ref / t), -2, 1) of each proposal; -2 for every failure and for what is not legal.
+        outcomes: What was measured; ``None`` for a proposal that was refused unmeasured.
+        refused: Why, by position in the batch.
+        fresh: Measurements this batch cost.
+    """
+
+    rewards: Floats
+    outcomes: tuple[Outcome | None, ...]
+    refused: dict[int, str] = field(default_factory=dict)
+    fresh: int = 0
+
+
+class Scorer:
+    """Memory of everything measured in a run, over one list of problems.
+
+    Args:
+        runner: Where measurements come from.
+        problems: What problem indices stand for; by default all the runner has.
+        max_masks: Most problems whose masks are held at once.
+
+    Attributes:
+        masks: Exact masks of the problems.
+        best_log_ratio: Best log(t_ref / t) per problem so far; -inf before the first correct measurement.
+        best_flat: Its configuration, flat; -1 before.
+    """
+
+    def __init__(self, runner: Runner, problems: Sequence[Problem] | None = None, max_masks: int | None = None) -> None:
+        self.runner = runner
+        self.space = runner.space
+        self.problems = tuple(problems or runner.problems)
+        if not self.problems:
+            raise UsageError("no problem to search for: name at least one shape")
+        self.masks = MaskBank(self.problems, self.space.dims, runner.allowed, max_masks)
+        self.best_log_ratio = np.full(len(self.problems), -math.inf)
+        self.best_flat = np.full(len(self.problems), -1, np.int64)
+        self._known: dict[int, Outcome] = {}
+        self._replay_index = _replay_index(runner, self.problems)
+
+    @property
+    def distinct(self) -> int:
+        """Unique configurations measured so far, failures included."""
+        return len(self._known)
+
+    def best(self, index: int) -> Outcome | None:
+        """The best measurement of a problem so far."""
+        flat = int(self.best_flat[index])
+        return self._known[index * self.space.total + flat] if flat >= 0 else None
+
+    def score(self, index: Ints, flat: Ints) -> Scores:
+        """Scores configurations (flat) of problems (by index); a repeated proposal costs nothing."""
+        legal = self.masks.legal(index, flat)
+        keys = (index * self.space.total + flat).tolist()
+        fresh = sorted({key for key, ok in zip(keys, legal, strict=True) if ok and key not in self._known})
+        if fresh:
+            self._learn(np.array(fresh, np.int64))
+        outcomes = tuple(self._known[key] if ok else None for key, ok in zip(keys, legal, strict=True))
+        values = [outcome.log_ratio if outcome else REWARD_MIN for outcome in outcomes]
+        refused = {row: self.refusal(int(index[row]), int(flat[row])) for row in np.flatnonzero(~legal).tolist()}
+        return Scores(np.clip(values, REWARD_MIN, REWARD_MAX), outcomes, refused, len(fresh))
+
+    def refusal(self, index: int, flat: int) -> str:
+        """Why a configuration may not be measured on a problem."""
+        reasons = self.space.explain(self.space.from_flat(flat), self.problems[index])
+        return "; ".join(reasons) or "legal, but the recording does not hold it"
+
+    def state(self) -> dict[str, Any]:
+        """Plain values to continue from."""
+        rows = [(key, *outcome[:2], outcome.status.value, outcome.reason, outcome.registers) for key, outcome in self._known.items()]
+        return {"measured": rows}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Takes over what :meth:`state` held."""
+        self._known.clear()
+        self.best_log_ratio[:] = -math.inf
+        self.best_flat[:] = -1
+        for key, ratio, time_us, status, reason, registers in state["measured"]:
+            self._remember(key, Outcome(ratio, time_us, Status(status), reason, registers))
+
+    def _learn(self, keys: Ints) -> None:
+        index, flat = np.divmod(keys, self.space.total)
+        if isinstance(self.runner, ReplayRunner):
+            outcomes = self._replayed(self.runner, index, flat)
+        else:
+            outcomes = self._measured(index, flat)
+        for key, outcome in zip(keys.tolist(), outcomes, strict=True):
+            self._remember(key, outcome)
+
+    def _remember(self, key: int, outcome: Outcome) -> None:
+        self._known[key] = outcome
+        index, flat = divmod(key, self.space.total)
+        if outcome.status is Status.CORRECT and outcome.log_ratio > self.best_log_ratio[index]:
+            self.best_log_ratio[index] = outcome.log_ratio
+            self.best_flat[index] = flat
+
+    def _replayed(self, runner: ReplayRunner, index: Ints, flat: Ints) -> list[Outcome]:
+        recorded = self._replay_index[index]
+        times = runner.times_us(recorded, flat).astype(np.float64)
+        refs = runner.ref_times_us(recorded, flat).astype(np.float64)
+        ratios = np.where(np.isnan(times), REWARD_MIN, np.log(refs / times))
+        runner.charge(recorded, flat)
+        statuses = list(Status)
+        codes = runner.statuses(recorded, flat)
+        return [
+            Outcome(ratio, time_us, statuses[code - 1], "" if statuses[code - 1] is Status.CORRECT else "as recorded", None)
+            for ratio, time_us, code in zip(ratios.tolist(), times.tolist(), codes.tolist(), strict=True)
+        ]
+
+    def _measured(self, index: Ints, flat: Ints) -> list[Outcome]:
+        """One runner call per problem: it builds the batch in parallel and interleaves it with the reference."""
+        outcomes: dict[int, Outcome] = {}
+        for problem in np.unique(index).tolist():
+            rows = np.flatnonzero(index == problem).tolist()
+            configs = [self.space.from_flat(int(flat[row])) for row in rows]
+            reference_us = self.runner.reference_us(self.problems[problem])
+            for row, measured in zip(rows, self.runner.run(self.problems[problem], configs), strict=True):
+                outcomes[row] = _outcome(measured, reference_us)
+        return [outcomes[row] for row in range(len(index))]
+
+
+def _outcome(measured: Measurement, reference_us: float) -> Outcome:
+    time_us = measured.median_us if measured.ok else math.nan
+    return Outcome(log_ratio(measured, reference_us), time_us, measured.status, measured.reason, measured.registers)
+
+
+def _replay_index(runner: Runner, problems: Sequence[Problem]) -> Ints:
+    if not isinstance(runner, ReplayRunner):
+        return np.arange(len(problems))
+    return np.array([runner.problem_index(problem) for problem in problems], np.int64)

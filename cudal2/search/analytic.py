@@ -1,0 +1,124 @@
+"""An analytic time model of the ``sm90_ws`` kernel, and the strategy that measures in its order.
+
+It ranks configurations; its microseconds are estimates and never leave this package as measurements. Constants are round
+figures for an H200, not fitted to any recording, so that ranking a recording by it is a fair baseline.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cudal2.arch import SM90, Arch
+from cudal2.problem import Problem
+from cudal2.search.base import SearchSession
+from cudal2.space.space import SearchSpace
+
+Floats = NDArray[np.float64]
+Columns = Mapping[str, NDArray[np.generic]]
+
+#: Sustained SM clock under a GEMM, cycles per microsecond.
+CLOCK_PER_US = 1_600.0
+#: Device memory and L2-to-SM rates, bytes per microsecond over the whole chip.
+HBM_BYTES_PER_US = 4.3e6
+L2_BYTES_PER_US = 6.5e6
+#: One TMA load from L2 until its barrier flips, cycles.
+LOAD_LATENCY = 1_000.0
+#: Launch, tensor-map fetch and barrier set-up before the first load; microseconds.
+PROLOGUE_US = 2.0
+#: Bytes per cycle that one SM stores from registers, by TMA and directly.
+STORE_TMA, STORE_DIRECT = 64.0, 40.0
+
+#: Configurations handed to the runner at once.
+BATCH = 16
+
+
+def predict_us(columns: Columns, problem: Problem, arch: Arch = SM90) -> Floats:
+    """Estimated microseconds of configurations given as one array per axis (broadcastable)."""
+    tile_m, tile_n, tile_k = (_floats(columns, name) for name in ("tile_m", "tile_n", "tile_k"))
+    split, ctas_per_sm = _floats(columns, "split_k"), _floats(columns, "ctas_per_sm")
+    cluster_m, cluster_n = _floats(columns, "cluster_m"), _floats(columns, "cluster_n")
+    tiles_m = np.ceil(problem.m / (tile_m * cluster_m)) * cluster_m
+    tiles_n = np.ceil(problem.n / (tile_n * cluster_n)) * cluster_n
+    ctas = tiles_m * tiles_n * split
+    resident = np.minimum(ctas, arch.sm_count * ctas_per_sm)
+    waves = np.ceil(ctas / (arch.sm_count * ctas_per_sm))
+    steps = np.ceil(np.ceil(problem.k / tile_k) / split)
+    # CTAs that share a multiprocessor share its tensor cores and its port to L2.
+    sharing = np.minimum(ctas_per_sm, np.maximum(1.0, resident / arch.sm_count))
+    step = np.maximum(
+        _mma_cycles(tile_m, tile_n, tile_k) * sharing, _load_cycles(columns, tile_m, tile_n, tile_k, resident) * sharing
+    )
+    step = np.maximum(step, LOAD_LATENCY / _floats(columns, "stages"))
+    epilogue = _epilogue_cycles(columns, tile_m, tile_n, split)
+    tile_us = (LOAD_LATENCY + steps * step + epilogue) / CLOCK_PER_US
+    overlapped = _overlap(columns) * (LOAD_LATENCY + epilogue) / CLOCK_PER_US
+    chip_us = PROLOGUE_US + waves * tile_us - (waves - 1.0) * overlapped
+    return np.maximum(chip_us, PROLOGUE_US + _memory_us(columns, problem, tile_m, tile_n, tiles_m, tiles_n, resident / split))
+
+
+def _floats(columns: Columns, name: str) -> Floats:
+    return columns[name].astype(np.float64)
+
+
+def _mma_cycles(tile_m: Floats, tile_n: Floats, tile_k: Floats) -> Floats:
+    """A 64 x n x 16 wgmma takes n/2 cycles, or as long as its operands take from shared memory at 128 B per cycle."""
+    return tile_m / 64.0 * tile_k / 16.0 * np.maximum(tile_n / 2.0, 16.0 + tile_n / 4.0)
+
+
+def _load_cycles(columns: Columns, tile_m: Floats, tile_n: Floats, tile_k: Floats, resident: Floats) -> Floats:
+    """Cycles to bring one stage from L2; a multicast operand is read once per cluster."""
+    elements = tile_m / _floats(columns, "cluster_n") + tile_n / _floats(columns, "cluster_m")
+    bytes_per_cycle = np.minimum(64.0, L2_BYTES_PER_US / CLOCK_PER_US / np.maximum(1.0, np.minimum(resident, 132.0)))
+    return 2.0 * elements * tile_k / bytes_per_cycle
+
+
+def _epilogue_cycles(columns: Columns, tile_m: Floats, tile_n: Floats, split: Floats) -> Floats:
+    rate = np.where(columns["epilogue"] == "tma", STORE_TMA, STORE_DIRECT)
+    reduction = np.where(split > 1.0, 1_000.0 + 4.0 * tile_m * tile_n / 32.0, 0.0)
+    return 300.0 + 2.0 * tile_m * tile_n / split / rate + reduction
+
+
+def _overlap(columns: Columns) -> Floats:
+    """Share of the fill and the epilogue that hides behind another tile's main loop."""
+    pingpong = np.where(columns["schedule"] == "pingpong", 0.9, 0.4)
+    persistent = np.where(columns["persistent"].astype(bool), pingpong, 0.0)
+    return np.maximum(persistent, np.where(_floats(columns, "ctas_per_sm") > 1.0, 0.5, 0.0))
+
+
+def _memory_us(
+    columns: Columns, problem: Problem, tile_m: Floats, tile_n: Floats, tiles_m: Floats, tiles_n: Floats, concurrent: Floats
+) -> Floats:
+    """Device-memory time: what the tiles of one wave touch, by how the raster folds them, wave after wave."""
+    along_m = columns["raster"] == "m"
+    fast_side, slow_side = np.where(along_m, tiles_m, tiles_n), np.where(along_m, tiles_n, tiles_m)
+    cluster = np.where(along_m, _floats(columns, "cluster_m"), _floats(columns, "cluster_n"))
+    width = np.minimum(_floats(columns, "group") * cluster, fast_side)
+    length = np.clip(concurrent / width, 1.0, slow_side)
+    rows, cols = np.where(along_m, width, length), np.where(along_m, length, width)
+    waves = np.maximum(1.0, tiles_m * tiles_n / np.maximum(1.0, concurrent))
+    operands = 2.0 * waves * (rows * tile_m + cols * tile_n) * problem.k
+    total = np.maximum(operands + 2.0 * problem.m * problem.n, float(problem.bytes_min))
+    return total / HBM_BYTES_PER_US
+
+
+def rank(space: SearchSpace, problem: Problem, candidates: NDArray[np.int64]) -> NDArray[np.int64]:
+    """The candidates (flat indices), fastest estimate first; ties by index."""
+    return candidates[np.argsort(predict_us(columns_of(space, candidates), problem, space.arch), kind="stable")]
+
+
+def columns_of(space: SearchSpace, flat: NDArray[np.int64]) -> dict[str, NDArray[np.generic]]:
+    """Axis values of configurations given by flat index, one array per axis."""
+    digits = np.unravel_index(flat, space.dims)
+    return {axis.name: np.asarray(axis.values)[digit] for axis, digit in zip(space.axes, digits, strict=True)}
+
+
+def analytic_search(session: SearchSession, rng: np.random.Generator) -> None:
+    """Measures in the model's order, best estimate first; ``rng`` is not used."""
+    order = rank(session.space, session.problem, session.candidates)
+    for start in range(0, len(order), BATCH):
+        if session.done:
+            return
+        session.measure_flat(order[start : start + BATCH])

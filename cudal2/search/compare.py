@@ -1,0 +1,81 @@
+"""Strategies at equal budget: how good is the best of the first B measurements, problem by problem."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from cudal2.floor import floor_class
+from cudal2.problem import Problem
+from cudal2.runners.base import Runner
+from cudal2.search.base import Budget, SearchResult, Strategy, search
+
+BUDGETS = (1, 4, 16, 64)
+
+
+@dataclass(frozen=True)
+class BudgetScore:
+    """One strategy at one budget over a set of problems.
+
+    Attributes:
+        strategy: Its name.
+        budget: Unique measurements per problem.
+        geomean_ratio: Geometric mean over problems and seeds of t_ref / t_best; a problem without a correct candidate
+            counts as exp(-2), the floor of the reward.
+        by_class: The same per class of the problem's time floor.
+        problems: Problems averaged.
+        seeds: Repeats averaged.
+    """
+
+    strategy: str
+    budget: int
+    geomean_ratio: float
+    by_class: dict[str, float]
+    problems: int
+    seeds: int
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, ready for JSON."""
+        return asdict(self)
+
+
+def compare(
+    strategies: Mapping[str, Strategy],
+    runner: Runner,
+    problems: Sequence[Problem] | None = None,
+    budgets: Sequence[int] = BUDGETS,
+    seeds: Sequence[int] = (0,),
+    on_result: Callable[[SearchResult], None] | None = None,
+) -> list[BudgetScore]:
+    """Runs every strategy on every problem once per seed with the largest budget, and scores all budgets from its order.
+
+    Deterministic strategies cost the same repeats and score the same in each.
+    """
+    problems = tuple(problems or runner.problems)
+    scores = []
+    for name, strategy in strategies.items():
+        results = []
+        for problem in problems:
+            for seed in seeds:
+                result = search(name, strategy, runner, problem, Budget(max(budgets)), seed)
+                results.append(result)
+                if on_result is not None:
+                    on_result(result)
+        scores += [_score(name, budget, results, len(problems), len(seeds)) for budget in budgets]
+    return scores
+
+
+def _score(name: str, budget: int, results: Sequence[SearchResult], problems: int, seeds: int) -> BudgetScore:
+    groups: dict[str, list[float]] = {}
+    for result in results:
+        shape = result.problem
+        groups.setdefault(floor_class(shape.m, shape.n, shape.k), []).append(result.best_log_ratio(budget))
+    everything = [value for group in groups.values() for value in group]
+    by_class = {key: _geomean(values) for key, values in sorted(groups.items())}
+    return BudgetScore(name, budget, _geomean(everything), by_class, problems, seeds)
+
+
+def _geomean(logs: Sequence[float]) -> float:
+    return math.exp(sum(logs) / len(logs)) if logs else math.nan
