@@ -23,10 +23,17 @@ Settings = TypeVar("Settings")
 
 @dataclass(frozen=True)
 class Limit:
-    """Where every axis of ``when`` has one of its values, the axes of ``only`` are held to theirs."""
+    """Where every axis of ``when`` has one of its values, the axes of ``only`` are held to theirs.
+
+    Attributes:
+        when: Axis name to the values that bring the limit into force; empty for always.
+        only: Axis name to the values that stay.
+        flops_above: The limit holds for problems of more FLOPs than this.
+    """
 
     when: Mapping[str, tuple[Any, ...]]
     only: Mapping[str, tuple[Any, ...]]
+    flops_above: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -209,9 +216,13 @@ def _choices(path: Path, values: Any) -> Mapping[str, tuple[Any, ...]]:
 
 
 def _limit(path: Path, values: Any) -> Limit:
-    if not isinstance(values, dict) or set(values) != {"when", "only"}:
-        raise UsageError(f"{path}: a limit has the two keys 'when' and 'only', each with lists of values by axis")
-    return Limit(_choices(path, values["when"]), _choices(path, values["only"]))
+    if not isinstance(values, dict) or "only" not in values:
+        raise UsageError(
+            f"{path}: a limit is a mapping with 'only' and usually 'when', each with lists of values by axis"
+        )
+    _check_keys(path, values, ("when", "only", "flops_above"))
+    flops_above = _number(path, "flops_above", values.get("flops_above", 0.0), float)
+    return Limit(_choices(path, values.get("when", {})), _choices(path, values["only"]), flops_above)
 
 
 def _typed(kind: type[Settings], path: Path, values: dict[str, Any]) -> Settings:

@@ -13,11 +13,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cudal2.arch import SM90, Arch
-from cudal2.errors import NothingValidError, UsageError
+from cudal2.errors import NothingValidError
 from cudal2.problem import Problem
-from cudal2.settings import Limit, SpaceSettings
-from cudal2.space.axes import SM90_WS_AXES, Axis
+from cudal2.settings import SpaceSettings
 from cudal2.space.config import KernelConfig
+from cudal2.space.narrowing import limit_rule, narrowed_axes
 from cudal2.space.rules import RULES, Rule
 
 #: Dense arrays kept, in bytes: a full space takes 4.4 MB a problem, a recorded one a tenth of it.
@@ -44,8 +44,8 @@ class SearchSpace:
         """
         self.arch = arch
         self.settings = settings or SpaceSettings()
-        self.axes = _narrowed(self.settings.axes)
-        self.rules = (*RULES, *(_limit_rule(limit, self.settings.name) for limit in self.settings.limits))
+        self.axes = narrowed_axes(self.settings.axes)
+        self.rules = (*RULES, *(limit_rule(limit, self.settings.name) for limit in self.settings.limits))
         self._position = {axis.name: at for at, axis in enumerate(self.axes)}
         self._static: dict[tuple[str, str], NDArray[np.bool_]] = {}
         self._dense: OrderedDict[Problem, NDArray[np.bool_]] = OrderedDict()
@@ -63,7 +63,7 @@ class SearchSpace:
     @property
     def digest(self) -> str:
         """First 16 hex digits of the SHA-256 of the axes, their values and the limits."""
-        limits = [{"when": _plain(limit.when), "only": _plain(limit.only)} for limit in self.settings.limits]
+        limits = [[_plain(limit.when), _plain(limit.only), limit.flops_above] for limit in self.settings.limits]
         axes = [[axis.name, list(axis.values)] for axis in self.axes]
         text = json.dumps({"arch": self.arch.name, "axes": axes, "limits": limits}, sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
@@ -206,43 +206,5 @@ class SearchSpace:
         return f"no configuration of space '{self.settings.name}' is legal for {problem.mnk}; removed by rule: {causes}"
 
 
-def _narrowed(values_by_axis: Mapping[str, tuple[Any, ...]]) -> tuple[Axis, ...]:
-    known = {axis.name: axis for axis in SM90_WS_AXES}
-    for name in values_by_axis:
-        if name not in known:
-            raise UsageError(f"unknown axis '{name}': choose from {', '.join(known)}")
-    return tuple(axis.narrowed(values_by_axis.get(name, axis.values)) for name, axis in known.items())
-
-
 def _plain(values_by_axis: Mapping[str, tuple[Any, ...]]) -> dict[str, list[Any]]:
     return {name: list(values) for name, values in values_by_axis.items()}
-
-
-def _limit_rule(limit: Limit, space_name: str) -> Rule:
-    """A narrowing of the settings as a rule named ``subspace``."""
-    for name, axis in _by_name({**limit.when, **limit.only}).items():
-        axis.narrowed((*limit.when.get(name, ()), *limit.only.get(name, ())))
-
-    def within(choice: Any, values_by_axis: Mapping[str, tuple[Any, ...]]) -> Any:
-        met: Any = np.True_
-        for name, values in values_by_axis.items():
-            met = met & np.isin(np.asarray(getattr(choice, name)), values)
-        return met
-
-    def text(values_by_axis: Mapping[str, tuple[Any, ...]]) -> str:
-        return ", ".join(f"{name} in {list(values)}" for name, values in values_by_axis.items())
-
-    return Rule(
-        "subspace",
-        tuple(dict.fromkeys((*limit.when, *limit.only))),
-        lambda c, p, a: np.logical_not(within(c, limit.when)) | within(c, limit.only),
-        lambda c, p, a: f"space '{space_name}' holds only {text(limit.only)} where {text(limit.when)}",
-    )
-
-
-def _by_name(names: Mapping[str, Any]) -> dict[str, Axis]:
-    known = {axis.name: axis for axis in SM90_WS_AXES}
-    for name in names:
-        if name not in known:
-            raise UsageError(f"unknown axis '{name}' in a limit: choose from {', '.join(known)}")
-    return {name: known[name] for name in names}
