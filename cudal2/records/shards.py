@@ -42,7 +42,7 @@ class RecordLog:
     def __init__(self, directory: Path, fingerprint: Fingerprint, session: dict[str, Any] | None = None) -> None:
         utc = datetime.now(timezone.utc)
         self.session_id = uuid.uuid4().hex[:12]
-        self.path = Path(directory) / f"{utc:%Y%m%dT%H%M%S}-{self.session_id}.jsonl"
+        self.path = Path(directory) / f"{utc:%Y%m%dT%H%M%S.%f}-{self.session_id}.jsonl"
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             self._fd = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o644)
