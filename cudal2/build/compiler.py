@@ -11,7 +11,7 @@ from cudal2.build import nvrtc
 from cudal2.build.toolchain import Toolchain
 from cudal2.codegen import ENTRY, KernelSource
 
-_ENTRY_REPORT = re.compile(r"Compiling entry function '(\w+)'")
+_ENTRY_REPORT = "Compiling entry function '"
 _REGISTERS = re.compile(r"Used (\d+) registers")
 _STACK = re.compile(r"(\d+) bytes stack frame, (\d+) bytes spill stores")
 _STATIC_SMEM = re.compile(r"(\d+) bytes smem")
@@ -76,11 +76,7 @@ def compile_source(source: KernelSource, toolchain: Toolchain, pch_dir: Path | N
 
 def _entry_report(log: str) -> str:
     """The part of ptxas' report on our kernel: a header may bring kernels of its own."""
-    starts = list(_ENTRY_REPORT.finditer(log))
-    for match, following in zip(starts, [*starts[1:], None], strict=True):
-        if match.group(1) == ENTRY:
-            return log[match.end() : following.start() if following else None]
-    return ""
+    return log.partition(f"{_ENTRY_REPORT}{ENTRY}'")[2].partition(_ENTRY_REPORT)[0]
 
 
 def _number(pattern: re.Pattern[str], text: str) -> int:

@@ -1,0 +1,27 @@
+// 128x64x64_s4_coop2_c1x1_k4_direct_o1, fp32 accumulators, tn
+#include "cudal2/sm90_ws.cuh"
+
+struct Config {
+  static constexpr int kTileM = 128;
+  static constexpr int kTileN = 64;
+  static constexpr int kTileK = 64;
+  static constexpr int kStages = 4;
+  static constexpr bool kPingpong = false;
+  static constexpr int kConsumers = 2;
+  static constexpr int kClusterM = 1;
+  static constexpr int kClusterN = 1;
+  static constexpr int kSplitK = 4;
+  static constexpr bool kTmaStore = false;
+  static constexpr int kCtasPerSm = 1;
+  static constexpr bool kAccFp16 = false;
+  static constexpr bool kKMajorB = true;
+  static constexpr int kThreads = 384;
+  static constexpr int kSmemBytes = 99584;
+  static constexpr int kProducerRegisters = 40;
+  static constexpr int kConsumerRegisters = 232;
+};
+
+extern "C" __global__ void __launch_bounds__(Config::kThreads, Config::kCtasPerSm)
+    cudal2_gemm(const __grid_constant__ cudal2::GemmParams params) {
+  cudal2::sm90_ws<Config>(params);
+}

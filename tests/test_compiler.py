@@ -1,0 +1,164 @@
+"""Real NVRTC compiles for sm_90a, no GPU needed: the corners of the space, and what must not pass for a kernel."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+from pathlib import Path
+
+import pytest
+
+from cudal2.build.compiler import compile_source
+from cudal2.build.toolchain import Toolchain
+from cudal2.codegen import KernelSource, render
+from cudal2.space.config import KernelConfig
+
+TOOLCHAIN = Toolchain.detect()
+BASE = KernelConfig(
+    tile_m=128,
+    tile_n=128,
+    tile_k=64,
+    stages=4,
+    schedule="coop",
+    consumers=2,
+    cluster_m=1,
+    cluster_n=1,
+    split_k=1,
+    epilogue="tma",
+    ctas_per_sm=1,
+)
+PINGPONG = dataclasses.replace(BASE, schedule="pingpong")
+SPLIT = dataclasses.replace(
+    BASE, tile_m=64, consumers=1, tile_n=64, epilogue="direct", persistent=False, tile_k=128, stages=6
+)
+CORNERS = [
+    (dataclasses.replace(BASE, tile_n=256, cluster_m=2), "fp32", "tn"),
+    (dataclasses.replace(BASE, tile_m=256, tile_n=32, cluster_n=2, stages=5, epilogue="direct"), "fp32", "nn"),
+    (dataclasses.replace(PINGPONG, tile_n=160), "fp16", "tn"),
+    (dataclasses.replace(PINGPONG, tile_m=64, tile_n=96, stages=2, ctas_per_sm=2), "fp32", "nn"),
+    (dataclasses.replace(BASE, tile_m=192, consumers=3, tile_n=128, tile_k=128, stages=2), "fp32", "tn"),
+    (dataclasses.replace(SPLIT, split_k=8), "fp32", "nn"),
+    (dataclasses.replace(SPLIT, tile_n=32, stages=12, tile_k=64), "fp16", "tn"),
+]
+
+
+@pytest.fixture(scope="module")
+def pch_dir(tmp_path_factory):
+    return tmp_path_factory.mktemp("pch")
+
+
+def source(text: str, include: str = "", threads: int = 128, register_pool: int = 0) -> KernelSource:
+    digest = hashlib.sha256(text.encode()).hexdigest()
+    return KernelSource("test_kernel", f"{include}\n{text}", digest, threads, 0, register_pool, Path("no-headers"))
+
+
+@pytest.mark.parametrize(("config", "acc", "layout"), CORNERS, ids=lambda value: getattr(value, "build_name", value))
+def test_corner_of_the_space_compiles_without_spilling(config, acc, layout, pch_dir):
+    kernel = render(config, acc, layout)
+    result = compile_source(kernel, TOOLCHAIN, pch_dir)
+    assert result.reason == ""
+    assert result.cubin.startswith(b"\x7fELF")
+    assert b"cudal2_gemm" in result.cubin
+    assert result.spill_bytes == 0
+    assert config.ctas_per_sm * result.registers * kernel.threads <= 65_536
+    assert result.registers * kernel.threads >= kernel.register_pool
+
+
+def test_second_source_of_a_process_reads_the_precompiled_header(pch_dir):
+    results = [compile_source(render(PINGPONG, acc, "tn"), TOOLCHAIN, pch_dir) for acc in ("fp32", "fp16")]
+    assert results[1].pch_used
+    assert results[1].cubin != results[0].cubin
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        ({"schedule": "pingpong", "tile_m": 192, "consumers": 3}, "ping-pong alternates two consumer warp groups"),
+        ({"consumers": 3}, "64 or 128 rows per consumer warp group"),
+        ({"split_k": 2}, "split-K: cooperative, direct store, its own cluster"),
+    ],
+)
+def test_template_refuses_what_the_rules_refuse(change, sentence, pch_dir):
+    result = compile_source(render(dataclasses.replace(BASE, **change), "fp32", "tn"), TOOLCHAIN, pch_dir)
+    assert result.cubin == b""
+    assert result.reason.startswith("rejected by NVRTC: ")
+    assert sentence in result.log
+
+
+GMMA = "#include <cute/arch/mma_sm90_gmma.hpp>"
+SERIALISED = """
+namespace gmma = cute::SM90::GMMA;
+using Mma = gmma::MMA_64x8x16_F32F16F16_SS<gmma::Major::K, gmma::Major::K>;
+extern "C" __global__ void __launch_bounds__(128) cudal2_gemm(float* out) {
+  float d[4] = {0, 0, 0, 0};
+  for (int i = 0; i < 2; ++i) {
+    Mma::fma(threadIdx.x, 3, d[0], d[1], d[2], d[3], gmma::ScaleOut::One);
+    d[0] += 1.0f;
+  }
+  cute::warpgroup_commit_batch();
+  cute::warpgroup_wait<0>();
+  for (int i = 0; i < 4; ++i) out[threadIdx.x * 4 + i] = d[i];
+}
+"""
+
+
+def test_serialised_wgmma_is_a_failure():
+    result = compile_source(source(SERIALISED, GMMA), TOOLCHAIN)
+    assert result.cubin == b""
+    assert "wgmma.mma_async instructions are serialized" in result.reason
+    assert "\n" not in result.reason
+    assert result.reason.split()[1].startswith("(C75"), "the number is what one searches for"
+
+
+def test_ignored_setmaxnreg_is_a_failure():
+    text = """extern "C" __global__ void cudal2_gemm(float* out) {
+      asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
+      out[0] = 1;
+    }"""
+    result = compile_source(source(text), TOOLCHAIN)
+    assert result.cubin == b""
+    assert "'setmaxnreg' ignored" in result.reason
+
+
+SMALL = 'extern "C" __global__ void __launch_bounds__(384) cudal2_gemm(float* out) { out[threadIdx.x] = 1; }'
+
+
+def test_register_pool_too_small_for_setmaxnreg_is_a_failure():
+    assert compile_source(source(SMALL, threads=384), TOOLCHAIN).reason == ""
+    result = compile_source(source(SMALL, threads=384, register_pool=64_512), TOOLCHAIN)
+    assert result.cubin == b""
+    assert result.reason.startswith("setmaxnreg would hang: ")
+
+
+def test_spills_are_recorded_not_refused():
+    text = """extern "C" __global__ void __launch_bounds__(256, 8) cudal2_gemm(float* p, int n) {
+      float r[128];
+      for (int i = 0; i < 128; ++i) r[i] = p[i * n];
+      for (int i = 0; i < 128; ++i) p[i] = r[i * 7 % 128] * r[i];
+    }"""
+    result = compile_source(source(text), TOOLCHAIN)
+    assert result.reason == ""
+    assert result.registers == 32
+    assert result.spill_bytes > 0
+
+
+def test_usage_is_that_of_our_kernel_not_of_its_neighbours():
+    text = """
+    extern "C" __global__ void before(float* p) { __shared__ float s[2048]; s[threadIdx.x] = p[0]; __syncthreads(); p[1] = s[0]; }
+    extern "C" __global__ void cudal2_gemm(float* p) { __shared__ float s[32]; s[threadIdx.x] = p[0]; __syncthreads(); p[1] = s[0]; }
+    extern "C" __global__ void later(float* p) { __shared__ float s[1024]; s[threadIdx.x] = p[0]; __syncthreads(); p[1] = s[0]; }
+    """
+    assert compile_source(source(text), TOOLCHAIN).static_smem_bytes == 128
+
+
+def test_rejected_source_says_where_in_one_line_and_all_in_the_log():
+    result = compile_source(source('extern "C" __global__ void cudal2_gemm() {\n  nonsense;\n  more;\n}'), TOOLCHAIN)
+    assert result.cubin == b""
+    assert result.reason.startswith("rejected by NVRTC: cudal2_gemm.cu(3): error:")
+    assert "nonsense" in result.reason
+    assert "more" in result.log
+
+
+def test_source_without_our_entry_is_a_failure():
+    result = compile_source(source('extern "C" __global__ void other() {}'), TOOLCHAIN)
+    assert result.reason == "ptxas reported no entry function 'cudal2_gemm'"
