@@ -7,7 +7,6 @@ the transpose: C^T[n,m] = B^T[n,k] A^T[k,m].
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,9 +15,11 @@ import numpy as np
 from cudal2.errors import EnvironmentProblemError
 from cudal2.problem import Acc, Layout, Problem
 
-#: What the library may assume when it is told nothing else; better aligned pointers change nothing.
-_MAX_ALIGNMENT_BYTES = 256
 _OP_N, _OP_T = 0, 1
+#: CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE: a split of K may only add up partial sums of the compute type. Partial sums
+#: in the output type would be fp16 under an fp32 label.
+_EXACT_REDUCTION = 2
+_ANY_REDUCTION = 7
 
 
 @functools.lru_cache(maxsize=1)
@@ -94,14 +95,6 @@ def operands(problem: Problem, layout: Layout) -> Operands:
     return Operands(_OP_N if layout == "nn" else _OP_T, n, m, k, first, (k, m, k), (n, m, n))
 
 
-def alignment_bytes(pointers: Sequence[int]) -> int:
-    """Largest power of two up to 256 that divides every pointer."""
-    alignment = _MAX_ALIGNMENT_BYTES
-    while any(pointer % alignment for pointer in pointers):
-        alignment //= 2
-    return alignment
-
-
 @dataclass(frozen=True)
 class Algorithm:
     """One algorithm the library proposed.
@@ -125,11 +118,10 @@ class LtMatmul:
     Args:
         problem: What to compute.
         layout: How B is stored.
-        alignment: Bytes every operand pointer is aligned to.
         workspace_bytes: Workspace the algorithms may ask for.
     """
 
-    def __init__(self, problem: Problem, layout: Layout, alignment: int, workspace_bytes: int) -> None:
+    def __init__(self, problem: Problem, layout: Layout, workspace_bytes: int) -> None:
         self._lt = bindings()[1]
         self._precision = PRECISIONS[problem.acc]
         self._view = operands(problem, layout)
@@ -142,8 +134,13 @@ class LtMatmul:
             for shape in (self._view.first, self._view.second, self._view.out)
         )
         self._workspace_bytes = workspace_bytes
-        self._alignment = alignment
+        self._reduction = _EXACT_REDUCTION if problem.acc == "fp32" else _ANY_REDUCTION
         self._results: np.ndarray[Any, Any] | None = None
+
+    @property
+    def version(self) -> int:
+        """Version of the library that is loaded."""
+        return int(self._lt.get_version())
 
     def _attribute(self, name: str) -> int:
         return int(getattr(self._lt.MatmulDescAttribute, name))
@@ -165,9 +162,7 @@ class LtMatmul:
             names = lt.MatmulPreferenceAttribute
             setter = lt.matmul_preference_set_attribute
             self._set(setter, preference, int(names.MAX_WORKSPACE_BYTES), self._workspace_bytes, np.uint64)
-            for matrix in "ABCD":
-                attribute = int(getattr(names, f"MIN_ALIGNMENT_{matrix}_BYTES"))
-                self._set(setter, preference, attribute, self._alignment, np.uint32)
+            self._set(setter, preference, int(names.REDUCTION_SCHEME_MASK), self._reduction, np.uint32)
             self._results = np.zeros(count, dtype=lt.matmul_heuristic_result_dtype)
             found = np.zeros(1, np.int32)
             lt.matmul_algo_get_heuristic(

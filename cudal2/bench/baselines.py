@@ -1,0 +1,170 @@
+"""Baselines as contestants: what to call, bound to the buffer sets it is timed or checked on.
+
+Libraries are offered B in both layouts, made from the same data: a caller could hold either, so the transposition is
+not timed. Which calls a library has is ``libraries``' business.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import torch
+
+from cudal2.bench.inputs import BufferSets, as_math
+from cudal2.bench.timing import Contestant
+from cudal2.problem import Layout, Problem
+
+LAYOUTS: tuple[Layout, ...] = ("tn", "nn")
+#: A second arena of B starts every set on this boundary, as the first one does.
+_PITCH_ELEMENTS = 128
+
+
+class NotSupportedError(Exception):
+    """A library that has nothing for this problem; its baseline is recorded as failed with this reason."""
+
+
+class Operands:
+    """Device addresses of the buffer sets with B in either layout; the second copy of B is made when first asked for.
+
+    Args:
+        sets: The buffers.
+    """
+
+    def __init__(self, sets: BufferSets) -> None:
+        self.sets = sets
+        self._other: torch.Tensor | None = None
+
+    def pointers(self, layout: Layout) -> list[tuple[int, int, int]]:
+        """Addresses of A, B and C per set."""
+        own = layout == self.sets.problem.layout
+        b = [int(pointer) for pointer in self.sets.b_pointers] if own else self._other_pointers()
+        a, c = ([int(pointer) for pointer in pointers] for pointers in (self.sets.a_pointers, self.sets.c_pointers))
+        return list(zip(a, b, c, strict=True))
+
+    def b(self, layout: Layout, index: int) -> torch.Tensor:
+        """B of a set as stored in that layout."""
+        if layout == self.sets.problem.layout:
+            return self.sets.b(index)
+        rows, columns = self.sets.b(0).shape
+        return self._transposed()[index, : rows * columns].view(columns, rows)
+
+    def _other_pointers(self) -> list[int]:
+        arena = self._transposed()
+        stride = arena.stride(0) * arena.element_size()
+        return [arena.data_ptr() + index * stride for index in range(self.sets.count)]
+
+    def _transposed(self) -> torch.Tensor:
+        if self._other is None:
+            first = self.sets.b(0)
+            rows, columns = first.shape
+            pitch = int(self.sets.b_pointers[1] - self.sets.b_pointers[0]) // first.element_size()
+            stored = first.as_strided((self.sets.count, rows, columns), (pitch, columns, 1))
+            padded = -(-rows * columns // _PITCH_ELEMENTS) * _PITCH_ELEMENTS
+            self._other = torch.empty((self.sets.count, padded), dtype=first.dtype, device=first.device)
+            other = self._other.as_strided((self.sets.count, columns, rows), (padded, rows, 1))
+            other.copy_(stored.transpose(1, 2))
+        return self._other
+
+
+class Baseline(Protocol):
+    """Something to call; bound to buffers it competes."""
+
+    @property
+    def name(self) -> str:
+        """Name in records; libraries measured in both layouts end in ``_tn`` or ``_nn``."""
+
+    @property
+    def detail(self) -> str:
+        """What exactly is called, for records."""
+
+    def on(self, operands: Operands) -> Contestant:
+        """Bound to buffers."""
+
+
+@dataclass(frozen=True)
+class BoundCall:
+    """A library call on known addresses."""
+
+    name: str
+    detail: str
+    enqueue: Callable[[int, int, int, int], None]
+    addresses: Sequence[tuple[int, int, int]] = field(repr=False)
+
+    def launch(self, set_index: int, stream: int) -> None:
+        """Enqueues one product."""
+        a, b, c = self.addresses[set_index]
+        self.enqueue(a, b, c, stream)
+
+
+@dataclass(frozen=True)
+class LibraryCall:
+    """A baseline that takes device addresses.
+
+    Attributes:
+        name: Name in records.
+        detail: What exactly is called.
+        layout: Storage of B it was prepared for.
+        enqueue: Takes the addresses of A, B and C, and a stream.
+    """
+
+    name: str
+    detail: str
+    layout: Layout
+    enqueue: Callable[[int, int, int, int], None]
+
+    def on(self, operands: Operands) -> BoundCall:
+        """Bound to buffers."""
+        return BoundCall(self.name, self.detail, self.enqueue, operands.pointers(self.layout))
+
+    def renamed(self, name: str, detail: str = "") -> LibraryCall:
+        """The same call under another name."""
+        return dataclasses.replace(self, name=name, detail=" ".join(part for part in (self.detail, detail) if part))
+
+
+class TorchMatmul:
+    """``torch.matmul(a, b, out=c)`` with B as the problem stores it, under the precision flags of the leaderboard.
+
+    Args:
+        problem: What to compute.
+
+    Raises:
+        NotSupportedError: fp16 accumulation, and this torch cannot be told to use it.
+    """
+
+    name = "torch"
+
+    def __init__(self, problem: Problem) -> None:
+        matmul = torch.backends.cuda.matmul
+        matmul.allow_fp16_reduced_precision_reduction = problem.acc == "fp16"
+        if hasattr(matmul, "allow_fp16_accumulation"):
+            matmul.allow_fp16_accumulation = problem.acc == "fp16"
+        elif problem.acc == "fp16":
+            raise NotSupportedError("torch before 2.7 has no fp16 accumulation")
+        self.detail = (
+            f"torch {torch.__version__} layout={problem.layout} "
+            f"allow_fp16_reduced_precision_reduction={matmul.allow_fp16_reduced_precision_reduction} "
+            f"allow_fp16_accumulation={getattr(matmul, 'allow_fp16_accumulation', False)}"
+        )
+
+    def on(self, operands: Operands) -> BoundTorch:
+        """Bound to buffers."""
+        return BoundTorch(self.detail, operands.sets)
+
+
+class BoundTorch:
+    """``torch.matmul`` on known buffers; runs on torch's current stream, which must be the one asked for."""
+
+    name = "torch"
+
+    def __init__(self, detail: str, sets: BufferSets) -> None:
+        self.detail = detail
+        layout = sets.problem.layout
+        self._tensors = [(sets.a(i), as_math(sets.b(i), layout), sets.c(i)) for i in range(sets.count)]
+
+    def launch(self, set_index: int, stream: int) -> None:
+        """Enqueues one product."""
+        a, b, c = self._tensors[set_index]
+        torch.matmul(a, b, out=c)

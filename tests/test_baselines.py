@@ -1,0 +1,268 @@
+"""What can be said about the baselines without a GPU: the column-major swap, both layouts of B, tuning decisions."""
+
+import ctypes
+import itertools
+import sys
+import types
+
+import numpy as np
+import pytest
+import torch
+
+from cudal2.bench import cublaslt, libraries
+from cudal2.bench.autotune import AutoTuner, screen
+from cudal2.bench.baselines import LibraryCall, Operands, TorchMatmul
+from cudal2.bench.inputs import BufferSets
+from cudal2.errors import EnvironmentProblemError
+from cudal2.problem import Problem
+
+SHAPES = [(3, 5, 7), (8, 8, 8), (1, 6, 4)]
+
+
+def column_major(flat, shape):
+    """A matrix as cuBLAS reads it: rows, columns, leading dimension."""
+    rows, columns, leading = shape
+    return np.lib.stride_tricks.as_strided(flat, (rows, columns), (flat.itemsize, leading * flat.itemsize))
+
+
+@pytest.mark.parametrize(("sizes", "layout"), list(itertools.product(SHAPES, ("nn", "tn"))))
+def test_swapped_column_major_product_is_the_row_major_one(sizes, layout):
+    m, n, k = sizes
+    rng = np.random.default_rng(0)
+    a, b = rng.normal(size=(m, k)), rng.normal(size=(k, n))
+    stored_b = np.ascontiguousarray(b if layout == "nn" else b.T)
+    c = np.full((m, n), np.nan)
+    view = cublaslt.operands(Problem(m, n, k, layout=layout), layout)
+    first = column_major(stored_b.ravel(), view.first)
+    first = first.T if view.op_first else first
+    second = column_major(a.ravel(), view.second)
+    assert (view.m, view.n, view.k) == (first.shape[0], second.shape[1], second.shape[0])
+    column_major(c.ravel(), view.out)[:] = first @ second
+    np.testing.assert_allclose(c, a @ b, rtol=1e-12)
+
+
+@pytest.mark.parametrize("layout", ["tn", "nn"])
+def test_both_layouts_hold_the_same_b_and_share_a_and_c(layout):
+    sets = BufferSets(Problem(6, 10, 3, layout=layout), 4, "cpu")
+    operands = Operands(sets)
+    for index in range(4):
+        assert torch.equal(operands.b("nn", index), operands.b("tn", index).t())
+    own, other = (operands.pointers(name) for name in (layout, "nn" if layout == "tn" else "tn"))
+    assert [row[::2] for row in own] == [row[::2] for row in other], "A and C are the same memory"
+    assert len({row[1] for row in (*own, *other)}) == 8, "eight different B"
+    for index, (_, pointer, _) in enumerate(other):
+        memory = np.ctypeslib.as_array(ctypes.cast(pointer, ctypes.POINTER(ctypes.c_int16)), (30,))
+        expected = sets.b(index).t().contiguous().view(torch.int16).numpy().ravel()
+        np.testing.assert_array_equal(memory, expected)
+
+
+def test_a_bound_call_gets_the_addresses_of_its_set():
+    sets = BufferSets(Problem(8, 8, 8, layout="nn"), 3, "cpu")
+    seen = []
+    call = LibraryCall("cublas_nn", "fake", "nn", lambda *arguments: seen.append(arguments))
+    contestant = call.on(Operands(sets))
+    for index in (2, 0):
+        contestant.launch(index, 7)
+    pointers = (sets.a_pointers, sets.b_pointers, sets.c_pointers)
+    assert seen == [(*(int(row[index]) for row in pointers), 7) for index in (2, 0)]
+    assert call.renamed("cublaslt_auto_nn", "of=3").on(Operands(sets)).detail == "fake of=3"
+
+
+@pytest.mark.parametrize(("layout", "acc"), list(itertools.product(("tn", "nn"), ("fp32", "fp16"))))
+def test_torch_multiplies_what_the_problem_stores_and_records_its_flags(layout, acc):
+    sets = BufferSets(Problem(4, 6, 8, acc, layout), 2, "cpu")
+    baseline = TorchMatmul(sets.problem)
+    contestant = baseline.on(Operands(sets))
+    for index in range(2):
+        contestant.launch(index, 0)
+        b = sets.b(index) if layout == "nn" else sets.b(index).t()
+        torch.testing.assert_close(sets.c(index).float(), sets.a(index).float() @ b.float(), rtol=2e-3, atol=2e-2)
+    wanted = acc == "fp16"
+    assert f"allow_fp16_reduced_precision_reduction={wanted}" in contestant.detail
+    assert torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction is wanted
+
+
+def test_missing_bindings_name_the_command(monkeypatch):
+    cublaslt.bindings.cache_clear()
+    monkeypatch.setitem(sys.modules, "nvmath.bindings", None)
+    with pytest.raises(EnvironmentProblemError, match="pip install nvmath-python"):
+        cublaslt.bindings()
+    cublaslt.bindings.cache_clear()
+
+
+def test_scale_type_matches_the_compute_type_and_the_scalars():
+    nvmath = pytest.importorskip("nvmath")
+    compute, data = cublaslt.bindings()[0].ComputeType, nvmath.CudaDataType
+    fp32, fp16 = cublaslt.PRECISIONS["fp32"], cublaslt.PRECISIONS["fp16"]
+    assert (fp32.compute, fp32.scale, fp32.one.dtype) == (compute.COMPUTE_32F, data.CUDA_R_32F, np.float32)
+    assert (fp16.compute, fp16.scale, fp16.one.dtype) == (compute.COMPUTE_16F, data.CUDA_R_16F, np.float16)
+    assert data.CUDA_R_16F == cublaslt.CUDA_R_16F
+
+
+class FakeLt:
+    """cuBLASLt's bindings without the library: real enumerations and record layouts, calls written down."""
+
+    def __init__(self, real, found):
+        for name in ("MatmulDescAttribute", "MatmulPreferenceAttribute", "MatmulAlgoConfigAttribute", "MatmulTile",
+                     "MatmulStages", "ClusterShape", "matmul_heuristic_result_dtype", "cuBLASLtError"):  # fmt: skip
+            setattr(self, name, getattr(real, name))
+        self.get_matmul_algo_config_attribute_dtype = real.get_matmul_algo_config_attribute_dtype
+        self.found, self.set_values, self.launched, self.shapes = found, {}, [], []
+        self.destroyed = 0
+
+    def create(self):
+        return 1
+
+    def get_version(self):
+        return 130000
+
+    def matmul_desc_create(self, compute, scale):
+        self.kind = (compute, scale)
+        return 2
+
+    def matrix_layout_create(self, dtype, rows, columns, leading):
+        self.shapes.append((dtype, rows, columns, leading))
+        return 10 + len(self.shapes)
+
+    def matmul_preference_create(self):
+        return 3
+
+    def _set(self, target, attribute, pointer, size):
+        self.set_values[(target, attribute)] = int.from_bytes(ctypes.string_at(pointer, size), "little")
+
+    matmul_desc_set_attribute = matmul_preference_set_attribute = _set
+
+    def matmul_algo_get_heuristic(self, handle, desc, first, second, c, d, preference, count, results, found):
+        rows = np.ctypeslib.as_array((ctypes.c_char * (96 * count)).from_address(results))
+        rows = rows.view(self.matmul_heuristic_result_dtype)
+        for index, state in enumerate(self.found[:count]):
+            rows[index]["state"], rows[index]["workspace_size"] = state, 1000 + index
+        ctypes.c_int.from_address(found).value = min(count, len(self.found))
+
+    def matmul_algo_config_get_attribute(self, algo, attribute, pointer, size, written):
+        ctypes.memset(pointer, 0, size)
+
+    def matmul(self, *arguments):
+        self.launched.append(arguments)
+
+    def _destroy(self, *_):
+        self.destroyed += 1
+
+    matrix_layout_destroy = matmul_desc_destroy = matmul_preference_destroy = destroy = _destroy
+
+
+@pytest.fixture
+def fake_lt(monkeypatch):
+    pytest.importorskip("nvmath")
+    fake = FakeLt(cublaslt.bindings()[1], found=[0, 5, 0])
+    cublas = types.SimpleNamespace(
+        create=lambda: 4, destroy=lambda handle: None, get_version=lambda handle: 130000, calls=[],
+    )  # fmt: skip
+    for name in ("set_stream", "set_workspace", "set_math_mode", "gemm_ex"):
+        setattr(cublas, name, lambda *arguments, name=name: cublas.calls.append((name, *arguments)))
+    for module in (cublaslt, libraries):
+        monkeypatch.setattr(module, "bindings", lambda: (cublas, fake))
+    return fake
+
+
+@pytest.mark.parametrize(("acc", "kind", "mask"), [("fp32", (68, 0), 2), ("fp16", (64, 2), 7)])
+def test_cublaslt_is_asked_for_the_leaderboards_precision(fake_lt, acc, kind, mask):
+    vendor = libraries.VendorLibraries(Problem(64, 128, 32, acc), "cpu", 2**20, 100)
+    calls = vendor.cublaslt("tn")
+    names = fake_lt.MatmulPreferenceAttribute
+    assert fake_lt.kind == kind
+    assert fake_lt.set_values[(3, int(names.MAX_WORKSPACE_BYTES))] == 2**20
+    assert fake_lt.set_values[(3, int(names.REDUCTION_SCHEME_MASK))] == mask
+    assert len(calls) == 2, "the answer marked unusable is left out"
+    assert calls[0].name == "cublaslt_heuristic_tn" and "rank=0" in calls[0].detail and "rank=2" in calls[1].detail
+    assert "workspace=1002" in calls[1].detail
+    calls[1].enqueue(100, 200, 300, 9)
+    arguments = fake_lt.launched[0]
+    assert (arguments[3], arguments[5], arguments[8], arguments[10], arguments[-1]) == (200, 100, 300, 300, 9)
+    assert arguments[-2] == 2**20
+    vendor.close()
+    assert fake_lt.destroyed == 1 + 2 * 5
+
+
+def test_no_answer_is_a_reason_not_a_crash(fake_lt):
+    fake_lt.found = [5]
+    with pytest.raises(libraries.NotSupportedError, match="no algorithm for layout nn"):
+        libraries.VendorLibraries(Problem(64, 64, 64), "cpu", 1024, 100).cublaslt("nn")
+
+
+def test_cublas_sets_its_workspace_after_its_stream_and_forbids_fp16_partial_sums(fake_lt):
+    vendor = libraries.VendorLibraries(Problem(64, 128, 32), "cpu", 1024, 100)
+    call = vendor.cublas("nn")
+    for stream in (5, 5, 6):
+        call.enqueue(100, 200, 300, stream)
+    calls = libraries.bindings()[0].calls
+    assert [entry[0] for entry in calls[:4]] == ["set_stream", "set_workspace", "set_math_mode", "gemm_ex"]
+    assert calls[2] == ("set_math_mode", 4, 16)
+    assert [entry[0] for entry in calls].count("gemm_ex") == 3
+    assert [entry[0] for entry in calls].count("set_stream") == 2
+    gemm = calls[3]
+    assert gemm[2:7] == (0, 0, 128, 64, 32) and gemm[8] == 200 and gemm[11] == 100 and gemm[15] == 300
+
+
+def named(layout, number, enqueue=None):
+    return LibraryCall(f"cublaslt_heuristic_{layout}", f"rank={number}", layout, enqueue or (lambda *_: None))
+
+
+def test_screening_keeps_the_fastest_and_passes_the_limit_on():
+    times, limits = {0: 4.0, 1: None, 2: 1.0, 3: 9.0, 4: 2.0}, []
+
+    def time_call(call, limit_us):
+        limits.append(limit_us)
+        return times[int(call.detail[5:])]
+
+    best = screen([named("tn", number) for number in range(5)], time_call, keep=2)
+    assert [call.detail for call in best] == ["rank=2", "rank=4"]
+    assert limits == [float("inf"), 6.0, 6.0, 1.5, 1.5]
+
+
+class Refused(Exception):
+    pass
+
+
+class FakeStopwatch:
+    """Times a contestant by the number in its detail."""
+
+    stream = 1
+
+    def __init__(self, times):
+        self.times, self.open = times, 0
+
+    def estimate_us(self, contestant, longest_us=float("inf")):
+        return self.times[contestant.detail]
+
+    def graph(self, contestant, launches):
+        self.open += 1
+        close = lambda: setattr(self, "open", self.open - 1)  # noqa: E731
+        return types.SimpleNamespace(time_us=lambda: self.times[contestant.detail], close=close)
+
+
+def test_tuning_drops_what_refuses_or_is_wrong_and_answers_per_layout():
+    def refuse(*_):
+        raise Refused("status 15")
+
+    operands = Operands(BufferSets(Problem(8, 8, 8), 2, "cpu"))
+    calls = [named("tn", 0), named("tn", 1), named("tn", 2, refuse), named("nn", 3), named("nn", 4)]
+    stopwatch = FakeStopwatch({"rank=0": 3.0, "rank=1": 2.0, "rank=2": 0.1, "rank=3": 5.0, "rank=4": 4.0})
+    wrong = {"rank=1"}
+    tuner = AutoTuner(
+        stopwatch,
+        operands,
+        (Refused,),
+        lambda call: "off by one" if call.detail in wrong else "",
+        replay_ms=2.0,
+        rounds=3,
+    )
+    chosen = tuner.choose(calls)
+    assert {layout: (tuned.call.name, tuned.median_us) for layout, tuned in chosen.items()} == {
+        "tn": ("cublaslt_auto_tn", 3.0),
+        "nn": ("cublaslt_auto_nn", 4.0),
+    }
+    assert chosen["tn"].call.detail == "rank=0 of=5"
+    assert stopwatch.open == 0, "every graph is given back"
+    wrong |= {"rank=3", "rank=4"}
+    assert set(tuner.choose(calls)) == {"tn"}
