@@ -143,11 +143,14 @@ def test_spills_are_recorded_not_refused():
 
 
 def test_usage_is_that_of_our_kernel_not_of_its_neighbours():
-    text = """
-    extern "C" __global__ void before(float* p) { __shared__ float s[2048]; s[threadIdx.x] = p[0]; __syncthreads(); p[1] = s[0]; }
-    extern "C" __global__ void cudal2_gemm(float* p) { __shared__ float s[32]; s[threadIdx.x] = p[0]; __syncthreads(); p[1] = s[0]; }
-    extern "C" __global__ void later(float* p) { __shared__ float s[1024]; s[threadIdx.x] = p[0]; __syncthreads(); p[1] = s[0]; }
-    """
+    kernel = """extern "C" __global__ void {name}(float* p) {{
+      __shared__ float s[{words}];
+      s[threadIdx.x] = p[0];
+      __syncthreads();
+      p[1] = s[0];
+    }}"""
+    neighbours = (("before", 2048), ("cudal2_gemm", 32), ("later", 1024))
+    text = "\n".join(kernel.format(name=name, words=words) for name, words in neighbours)
     assert compile_source(source(text), TOOLCHAIN).static_smem_bytes == 128
 
 

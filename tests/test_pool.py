@@ -1,8 +1,9 @@
-"""The compiler processes: dedupe, hits, deadlines, deaths, and machines that cannot compile. Compiles are real but tiny."""
+"""The compiler processes: dedupe, deadlines, deaths, machines that cannot compile; compiles are real but tiny."""
 
 from __future__ import annotations
 
 import dataclasses
+import multiprocessing
 import os
 import signal
 import time
@@ -35,15 +36,19 @@ BASE = KernelConfig(
     epilogue="tma",
     ctas_per_sm=1,
 )
-TINY = """
-template <int N> struct Tile { static_assert(N != 96, "no tile of 96"); };
-#if ${tile_n} == 256  // 2^48 tokens: NVRTC does not come back from this
+#: 2^48 tokens: NVRTC does not come back from this.
+ENDLESS = """
 #define D(x) x x
 #define D8(x) D(D(D(D(D(D(D(D(x))))))))
 D8(D8(D8(D8(D8(D8(;))))))
-#endif
-extern "C" __global__ void cudal2_gemm(int* p) { Tile<${tile_n}> tile; p[threadIdx.x] = ${tile_n} + ${stages} + sizeof(tile); }
 """
+TINY = """
+template <int N> struct Tile { static_assert(N != 96, "no tile of 96"); };
+#if ${tile_n} == 256
+ENDLESS
+#endif
+extern "C" __global__ void cudal2_gemm(int* p) { p[0] = ${tile_n} + ${stages} + sizeof(Tile<${tile_n}>); }
+""".replace("ENDLESS", ENDLESS)
 
 
 @pytest.fixture(autouse=True)
@@ -116,18 +121,18 @@ def test_processes_stay_up_between_builds_and_go_with_the_pool(cache):
     assert not pch_dir.exists()
 
 
-def die(connection, cache_root, toolchain, pch_dir):
+def die(connection, *_):
     connection.recv()
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def die_once(connection, cache_root, toolchain, pch_dir):
+def die_once(connection, cache_root, *rest):
     mark = Path(cache_root).parent / "died"
     if mark.exists():
-        serve(connection, cache_root, toolchain, pch_dir)
+        serve(connection, cache_root, *rest)
     else:
         mark.touch()
-        die(connection, cache_root, toolchain, pch_dir)
+        die(connection)
 
 
 def test_compiler_that_keeps_dying_is_a_failure(cache, monkeypatch):
@@ -142,6 +147,21 @@ def test_compiler_that_dies_once_is_tried_again(cache, monkeypatch):
     monkeypatch.setattr(pool, "serve", die_once)
     results = build_all(requests(32, 64), cache, TOOLCHAIN, jobs=1)
     assert all(isinstance(result, BuiltKernel) for result in results.values())
+
+
+def orphan(cache_root: Path, pch_dir: Path) -> None:
+    """A compiler whose parent went away while it was busy with something endless."""
+    ours, theirs = multiprocessing.Pipe()
+    ours.send((codegen.KernelSource("endless", ENDLESS, "0" * 64, 128, 0, 0, cache_root), False))
+    ours.close()
+    serve(theirs, cache_root, TOOLCHAIN, pch_dir, deadline_s=-9.0)
+
+
+def test_orphaned_compiler_ends_by_itself(cache, tmp_path):
+    process = multiprocessing.get_context("spawn").Process(target=orphan, args=(cache.root, tmp_path))
+    process.start()
+    process.join(timeout=20.0)
+    assert process.exitcode == -signal.SIGALRM
 
 
 def test_unwritable_cache_stops_the_build(tmp_path):

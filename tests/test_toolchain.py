@@ -129,7 +129,7 @@ class _Bindings:
     def __init__(self, answer):
         self.answer = answer
 
-    def nvrtcVersion(self):  # noqa: N802
+    def nvrtcVersion(self):
         if isinstance(self.answer, Exception):
             raise self.answer
         return self.answer

@@ -2,29 +2,47 @@
 
 from __future__ import annotations
 
+import math
+import shutil
 import signal
 from multiprocessing.connection import Connection
 from pathlib import Path
 
+from cudal2.build.artifact import BuildResult
 from cudal2.build.cache import BuildCache
 from cudal2.build.compiler import compile_source
 from cudal2.build.toolchain import Toolchain
+from cudal2.codegen import KernelSource
 from cudal2.errors import Cudal2Error
 
+#: After the parent's deadline, so that it fires only where no parent is left to enforce that one.
+_ORPHAN_MARGIN_S = 10
 
-def serve(connection: Connection, cache_root: Path, toolchain: Toolchain, pch_dir: Path) -> None:
+
+def serve(connection: Connection, cache_root: Path, toolchain: Toolchain, pch_dir: Path, deadline_s: float) -> None:
     """Answers each source with its result until the other end hangs up; our own failures travel as exceptions."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
     cache = BuildCache(cache_root)
-    while True:
-        try:
+    try:
+        while True:
             source, use_pch = connection.recv()
-        except (EOFError, OSError):
-            return
-        try:
-            compilation = compile_source(source, toolchain, pch_dir if use_pch else None)
-            connection.send(cache.publish(source, toolchain, compilation))
-        except Cudal2Error as error:
-            connection.send(error)
-        except Exception as error:
-            connection.send(Cudal2Error(f"compiling {source.name}: {type(error).__name__}: {error}"))
+            # The default action of SIGALRM ends the process even inside the compiler, where no Python runs.
+            signal.alarm(math.ceil(deadline_s) + _ORPHAN_MARGIN_S)
+            answer = _answer(source, cache, toolchain, pch_dir if use_pch else None)
+            signal.alarm(0)
+            connection.send(answer)
+    except (EOFError, OSError):
+        return  # the parent closed the pipe, or died
+    finally:
+        shutil.rmtree(pch_dir, ignore_errors=True)
+
+
+def _answer(
+    source: KernelSource, cache: BuildCache, toolchain: Toolchain, pch_dir: Path | None
+) -> BuildResult | Cudal2Error:
+    try:
+        return cache.publish(source, toolchain, compile_source(source, toolchain, pch_dir))
+    except Cudal2Error as error:
+        return error
+    except Exception as error:
+        return Cudal2Error(f"compiling {source.name}: {type(error).__name__}: {error}")

@@ -180,7 +180,7 @@ class BuildPool:
     def _start(self) -> _Slot:
         ours, theirs = self._context.Pipe()
         pch_dir = Path(tempfile.mkdtemp(prefix="cudal2-pch-"))
-        arguments = (theirs, self._cache.root, self._toolchain, pch_dir)
+        arguments = (theirs, self._cache.root, self._toolchain, pch_dir, self._deadline_s)
         process = self._context.Process(target=serve, args=arguments, name="cudal2-compiler", daemon=True)
         process.start()
         theirs.close()
