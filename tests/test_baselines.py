@@ -11,7 +11,7 @@ import torch
 
 from cudal2.bench import cublaslt, libraries
 from cudal2.bench.autotune import AutoTuner, screen
-from cudal2.bench.baselines import LibraryCall, Operands, TorchMatmul
+from cudal2.bench.baselines import BothLayouts, LibraryCall, TorchMatmul
 from cudal2.bench.inputs import BufferSets
 from cudal2.errors import EnvironmentProblemError
 from cudal2.problem import Problem
@@ -19,7 +19,7 @@ from cudal2.problem import Problem
 SHAPES = [(3, 5, 7), (8, 8, 8), (1, 6, 4)]
 
 
-def column_major(flat, shape):
+def read_column_major(flat, shape):
     """A matrix as cuBLAS reads it: rows, columns, leading dimension."""
     rows, columns, leading = shape
     return np.lib.stride_tricks.as_strided(flat, (rows, columns), (flat.itemsize, leading * flat.itemsize))
@@ -32,22 +32,22 @@ def test_swapped_column_major_product_is_the_row_major_one(sizes, layout):
     a, b = rng.normal(size=(m, k)), rng.normal(size=(k, n))
     stored_b = np.ascontiguousarray(b if layout == "nn" else b.T)
     c = np.full((m, n), np.nan)
-    view = cublaslt.operands(Problem(m, n, k, layout=layout), layout)
-    first = column_major(stored_b.ravel(), view.first)
+    view = cublaslt.column_major(Problem(m, n, k, layout=layout), layout)
+    first = read_column_major(stored_b.ravel(), view.first)
     first = first.T if view.op_first else first
-    second = column_major(a.ravel(), view.second)
+    second = read_column_major(a.ravel(), view.second)
     assert (view.m, view.n, view.k) == (first.shape[0], second.shape[1], second.shape[0])
-    column_major(c.ravel(), view.out)[:] = first @ second
+    read_column_major(c.ravel(), view.out)[:] = first @ second
     np.testing.assert_allclose(c, a @ b, rtol=1e-12)
 
 
 @pytest.mark.parametrize("layout", ["tn", "nn"])
 def test_both_layouts_hold_the_same_b_and_share_a_and_c(layout):
     sets = BufferSets(Problem(6, 10, 3, layout=layout), 4, "cpu")
-    operands = Operands(sets)
+    buffers = BothLayouts(sets)
     for index in range(4):
-        assert torch.equal(operands.b("nn", index), operands.b("tn", index).t())
-    own, other = (operands.pointers(name) for name in (layout, "nn" if layout == "tn" else "tn"))
+        assert torch.equal(buffers.b("nn", index), buffers.b("tn", index).t())
+    own, other = (buffers.pointers(name) for name in (layout, "nn" if layout == "tn" else "tn"))
     assert [row[::2] for row in own] == [row[::2] for row in other], "A and C are the same memory"
     assert len({row[1] for row in (*own, *other)}) == 8, "eight different B"
     for index, (_, pointer, _) in enumerate(other):
@@ -60,19 +60,19 @@ def test_a_bound_call_gets_the_addresses_of_its_set():
     sets = BufferSets(Problem(8, 8, 8, layout="nn"), 3, "cpu")
     seen = []
     call = LibraryCall("cublas_nn", "fake", "nn", lambda *arguments: seen.append(arguments))
-    contestant = call.on(Operands(sets))
+    contestant = call.on(BothLayouts(sets))
     for index in (2, 0):
         contestant.launch(index, 7)
     pointers = (sets.a_pointers, sets.b_pointers, sets.c_pointers)
     assert seen == [(*(int(row[index]) for row in pointers), 7) for index in (2, 0)]
-    assert call.renamed("cublaslt_auto_nn", "of=3").on(Operands(sets)).detail == "fake of=3"
+    assert call.renamed("cublaslt_auto_nn", "of=3").on(BothLayouts(sets)).detail == "fake of=3"
 
 
 @pytest.mark.parametrize(("layout", "acc"), list(itertools.product(("tn", "nn"), ("fp32", "fp16"))))
 def test_torch_multiplies_what_the_problem_stores_and_records_its_flags(layout, acc):
     sets = BufferSets(Problem(4, 6, 8, acc, layout), 2, "cpu")
     baseline = TorchMatmul(sets.problem)
-    contestant = baseline.on(Operands(sets))
+    contestant = baseline.on(BothLayouts(sets))
     for index in range(2):
         contestant.launch(index, 0)
         b = sets.b(index) if layout == "nn" else sets.b(index).t()
@@ -245,13 +245,13 @@ def test_tuning_drops_what_refuses_or_is_wrong_and_answers_per_layout():
     def refuse(*_):
         raise Refused("status 15")
 
-    operands = Operands(BufferSets(Problem(8, 8, 8), 2, "cpu"))
+    buffers = BothLayouts(BufferSets(Problem(8, 8, 8), 2, "cpu"))
     calls = [named("tn", 0), named("tn", 1), named("tn", 2, refuse), named("nn", 3), named("nn", 4)]
     stopwatch = FakeStopwatch({"rank=0": 3.0, "rank=1": 2.0, "rank=2": 0.1, "rank=3": 5.0, "rank=4": 4.0})
     wrong = {"rank=1"}
     tuner = AutoTuner(
         stopwatch,
-        operands,
+        buffers,
         (Refused,),
         lambda call: "off by one" if call.detail in wrong else "",
         replay_ms=2.0,

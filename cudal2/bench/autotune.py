@@ -12,7 +12,7 @@ import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from cudal2.bench.baselines import Baseline, LibraryCall, Operands
+from cudal2.bench.baselines import Baseline, BothLayouts, LibraryCall
 from cudal2.bench.timing import Stopwatch, interleave, launches_for
 
 logger = logging.getLogger(__name__)
@@ -64,7 +64,7 @@ class AutoTuner:
 
     Args:
         stopwatch: Times on the same buffers the contestants will use.
-        operands: Those buffers in both layouts.
+        buffers: Those buffers in both layouts.
         errors: Exceptions that mean "this algorithm does not run".
         verify: Says in one line why a call's result is wrong; empty if it is right.
         replay_ms: Length of a graph in the last comparison.
@@ -75,7 +75,7 @@ class AutoTuner:
     def __init__(
         self,
         stopwatch: Stopwatch,
-        operands: Operands,
+        buffers: BothLayouts,
         errors: tuple[type[Exception], ...],
         verify: Verify,
         replay_ms: float,
@@ -83,7 +83,7 @@ class AutoTuner:
         seed: int = 0,
     ) -> None:
         self._stopwatch = stopwatch
-        self._operands = operands
+        self._buffers = buffers
         self._errors = errors
         self._verify = verify
         self._replay_ms = replay_ms
@@ -110,7 +110,7 @@ class AutoTuner:
         return not reason
 
     def _screen_us(self, call: LibraryCall, limit_us: float) -> float | None:
-        contestant = call.on(self._operands)
+        contestant = call.on(self._buffers)
         try:
             # The first launch loads the library's kernel; only the next ones tell its time.
             contestant.launch(0, self._stopwatch.stream)
@@ -130,7 +130,7 @@ class AutoTuner:
         graphs = []
         try:
             for call in calls:
-                contestant = call.on(self._operands)
+                contestant = call.on(self._buffers)
                 rough_us = self._stopwatch.estimate_us(contestant)
                 graphs.append(self._stopwatch.graph(contestant, launches_for(rough_us, self._replay_ms)))
             return [statistics.median(times) for times in interleave(graphs, self._rounds, self._rng)]

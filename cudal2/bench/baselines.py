@@ -26,7 +26,7 @@ class NotSupportedError(Exception):
     """A library that has nothing for this problem; its baseline is recorded as failed with this reason."""
 
 
-class Operands:
+class BothLayouts:
     """Device addresses of the buffer sets with B in either layout; the second copy of B is made when first asked for.
 
     Args:
@@ -80,7 +80,7 @@ class Baseline(Protocol):
     def detail(self) -> str:
         """What exactly is called, for records."""
 
-    def on(self, operands: Operands) -> Contestant:
+    def on(self, buffers: BothLayouts) -> Contestant:
         """Bound to buffers."""
 
 
@@ -115,9 +115,9 @@ class LibraryCall:
     layout: Layout
     enqueue: Callable[[int, int, int, int], None]
 
-    def on(self, operands: Operands) -> BoundCall:
+    def on(self, buffers: BothLayouts) -> BoundCall:
         """Bound to buffers."""
-        return BoundCall(self.name, self.detail, self.enqueue, operands.pointers(self.layout))
+        return BoundCall(self.name, self.detail, self.enqueue, buffers.pointers(self.layout))
 
     def renamed(self, name: str, detail: str = "") -> LibraryCall:
         """The same call under another name."""
@@ -149,9 +149,9 @@ class TorchMatmul:
             f"allow_fp16_accumulation={getattr(matmul, 'allow_fp16_accumulation', False)}"
         )
 
-    def on(self, operands: Operands) -> BoundTorch:
+    def on(self, buffers: BothLayouts) -> BoundTorch:
         """Bound to buffers."""
-        return BoundTorch(self.detail, operands.sets)
+        return BoundTorch(self.detail, buffers.sets)
 
 
 class BoundTorch:

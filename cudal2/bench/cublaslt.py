@@ -66,7 +66,7 @@ CUDA_R_16F = 2
 
 
 @dataclass(frozen=True)
-class Operands:
+class ColumnMajor:
     """Column-major view of a row-major GEMM, as cuBLAS takes it: the first operand is our B, the second our A.
 
     Attributes:
@@ -88,11 +88,11 @@ class Operands:
     out: tuple[int, int, int]
 
 
-def operands(problem: Problem, layout: Layout) -> Operands:
+def column_major(problem: Problem, layout: Layout) -> ColumnMajor:
     """The swap, for B row-major (``nn``) or K-major (``tn``)."""
     m, n, k = problem.m, problem.n, problem.k
     first = (n, k, n) if layout == "nn" else (k, n, k)
-    return Operands(_OP_N if layout == "nn" else _OP_T, n, m, k, first, (k, m, k), (n, m, n))
+    return ColumnMajor(_OP_N if layout == "nn" else _OP_T, n, m, k, first, (k, m, k), (n, m, n))
 
 
 @dataclass(frozen=True)
@@ -124,7 +124,7 @@ class LtMatmul:
     def __init__(self, problem: Problem, layout: Layout, workspace_bytes: int) -> None:
         self._lt = bindings()[1]
         self._precision = PRECISIONS[problem.acc]
-        self._view = operands(problem, layout)
+        self._view = column_major(problem, layout)
         self._handle = self._lt.create()
         self._desc = self._lt.matmul_desc_create(self._precision.compute, self._precision.scale)
         self._set(self._lt.matmul_desc_set_attribute, self._desc, self._attribute("TRANSA"), self._view.op_first)

@@ -7,7 +7,7 @@ from types import TracebackType
 import torch
 
 from cudal2.bench.baselines import LAYOUTS, LibraryCall, NotSupportedError
-from cudal2.bench.cublaslt import CUDA_R_16F, PRECISIONS, Algorithm, LtMatmul, bindings, operands
+from cudal2.bench.cublaslt import CUDA_R_16F, PRECISIONS, Algorithm, LtMatmul, bindings, column_major
 from cudal2.launch.driver import LaunchError
 from cudal2.problem import Layout, Problem
 
@@ -63,7 +63,7 @@ class VendorLibraries:
 
     def cublas(self, layout: Layout) -> LibraryCall:
         """``cublasGemmEx`` with the library's own choice of algorithm."""
-        view, precision = operands(self.problem, layout), PRECISIONS[self.problem.acc]
+        view, precision = column_major(self.problem, layout), PRECISIONS[self.problem.acc]
         one, zero = precision.one.ctypes.data, precision.zero.ctypes.data
 
         def enqueue(a: int, b: int, c: int, stream: int) -> None:
