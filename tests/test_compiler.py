@@ -162,6 +162,13 @@ def test_rejected_source_says_where_in_one_line_and_all_in_the_log():
     assert "more" in result.log
 
 
+def test_too_few_registers_for_an_instruction_says_so(pch_dir):
+    crowded = dataclasses.replace(BASE, tile_m=256, tile_n=256, stages=2, ctas_per_sm=2)
+    result = compile_source(render(crowded, "fp32", "tn"), TOOLCHAIN, pch_dir)
+    assert result.cubin == b""
+    assert "Insufficient registers" in result.reason
+
+
 def test_source_without_our_entry_is_a_failure():
     result = compile_source(source('extern "C" __global__ void other() {}'), TOOLCHAIN)
     assert result.reason == "ptxas reported no entry function 'cudal2_gemm'"

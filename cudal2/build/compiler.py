@@ -87,8 +87,8 @@ def _number(pattern: re.Pattern[str], text: str) -> int:
 def _rejection(log: str) -> str:
     """First error of a rejected source, on one line."""
     lines = [line.strip() for line in log.splitlines() if line.strip()]
-    first = next((line for line in lines if re.search(r"\berror\b", line)), lines[0] if lines else "no log")
-    return f"rejected by NVRTC: {first}"
+    first = next((line for line in lines if re.search(r"\b(?:error|fatal)\b", line)), lines[0] if lines else "no log")
+    return f"rejected by NVRTC: {' '.join(first.split())}"
 
 
 def _unfitness(source: KernelSource, log: str, registers: int) -> str:
