@@ -1,0 +1,216 @@
+"""Whether C is right: exact 0/1 sums, a derived error bound, red zones, untouched inputs, a sample after timing.
+
+The truth is fp64 arithmetic, never a GPU library's fp16 path. Runs on tensors of any device.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+
+from cudal2.bench.inputs import BufferSets, as_math, as_stored
+from cudal2.bench.operands import Operands, revealing, zero_one
+from cudal2.bench.timing import Contestant
+from cudal2.problem import Acc, Problem
+
+#: Unit roundoff of fp16, and half its smallest subnormal.
+_ROUNDOFF = 2.0**-11
+_TINY = 2.0**-25
+#: Tensor cores add 16 products and the accumulator at once, truncating what lies 2**-24 or further below the largest.
+_CHUNK = 16
+_FP32_STEP = 2.0**-22
+_FP32_CONSTANT = 8
+#: Times the random walk of an fp16 accumulation that is allowed; its spread is 0.3, its worst of 10**9 about 2.
+_FP16_SIGMAS = 6.0
+_CHUNK_ELEMENTS = 2**26
+_GUARD_ELEMENTS = 4_096
+_EXACT, _REVEALING = 0, 1
+_SAMPLE_ROWS = 16
+_SAMPLE_B_ELEMENTS = 2**25
+
+
+@dataclass(frozen=True)
+class CheckResult:
+    """Outcome of a check.
+
+    Attributes:
+        ok: Whether C is right.
+        max_error: Largest error over its bound; ``None`` where that means nothing (NaN, a broken red zone).
+        reason: One line if not.
+    """
+
+    ok: bool
+    max_error: float | None = None
+    reason: str = ""
+
+
+def error_bound(
+    a: torch.Tensor, b: torch.Tensor, acc: Acc, exact_rows: torch.Tensor | None = None
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The true product and how far a sound kernel may be from it, element by element, both fp32.
+
+    fp32 accumulator: ``2**-11 |C| + gamma (|A| |B|)``, the first term for the rounding of C to fp16; gamma is
+    ``(k/16 + 8) 2**-22``, one truncated addition per 16 products, and 2**-22 on rows where every partial sum fits 24
+    bits. fp16 accumulator: ``2**-11 (|C| + 6 sqrt(k/16 + 1) sqrt(A**2 B**2))``, the random walk of one rounding per 16
+    products; a worst-case bound would pass zeros. The walk assumes operands with mean zero.
+
+    Args:
+        a: [rows, k] fp16.
+        b: [k, columns] fp16.
+        acc: Accumulator of the kernel.
+        exact_rows: Rows of ``a`` that fp32 accumulates exactly.
+    """
+    k = a.shape[1]
+    reference = (a.double() @ b.double()).float()
+    if acc == "fp16":
+        walk = (a.float().square() @ b.float().square()).sqrt()
+        error = walk * (_FP16_SIGMAS * _ROUNDOFF * math.sqrt(k / _CHUNK + 1))
+    else:
+        gamma = torch.full((a.shape[0], 1), (k / _CHUNK + _FP32_CONSTANT) * _FP32_STEP, device=a.device)
+        if exact_rows is not None:
+            gamma[exact_rows] = _FP32_STEP
+        error = (a.float().abs() @ b.float().abs()) * gamma
+    return reference, error.add_(reference.abs(), alpha=_ROUNDOFF).add_(_TINY)
+
+
+def compare(c: torch.Tensor, reference: torch.Tensor, bound: torch.Tensor) -> CheckResult:
+    """C against its reference, by chunks of rows; a NaN in C fails, one in the reference is our own mistake.
+
+    Raises:
+        ValueError: The reference or the bound is not finite.
+    """
+    worst = torch.zeros((), device=c.device)
+    for rows in _row_chunks(c.shape):
+        worst = torch.maximum(worst, ((c[rows].float() - reference[rows]).abs_() / bound[rows]).max())
+    max_error = float(worst)
+    if max_error <= 1.0:
+        return CheckResult(True, max_error)
+    if not (torch.isfinite(reference).all() and torch.isfinite(bound).all()):
+        raise ValueError("the reference is not finite: the check data overflowed")
+    return CheckResult(False, max_error if math.isfinite(max_error) else None, _describe(c, reference, bound))
+
+
+def compare_exact(c: torch.Tensor, expected: torch.Tensor) -> CheckResult:
+    """C must equal the expected values bit for bit, signs of zero aside."""
+    if torch.equal(c, expected):
+        return CheckResult(True, 0.0)
+    zero_bound = torch.full((), _TINY, device=c.device).expand(c.shape)
+    return CheckResult(False, None, _describe(c, expected.float(), zero_bound))
+
+
+def _row_chunks(shape: torch.Size) -> Iterator[slice]:
+    step = max(1, _CHUNK_ELEMENTS // shape[1])
+    return (slice(start, start + step) for start in range(0, shape[0], step))
+
+
+def _describe(c: torch.Tensor, reference: torch.Tensor, bound: torch.Tensor) -> str:
+    """The first wrong element and how many there are."""
+    wrong = 0
+    first = None
+    for rows in _row_chunks(c.shape):
+        bad = ~((c[rows].float() - reference[rows]).abs_() <= bound[rows])
+        count = int(bad.sum())
+        if count and first is None:
+            row, column = (int(index) for index in torch.nonzero(bad)[0])
+            first = (rows.start + row, column)
+        wrong += count
+    if first is None:
+        return "no element is wrong"
+    got, want = float(c[first]), float(reference[first])
+    return f"C[{first[0]},{first[1]}] is {got:g}, not {want:g}; {wrong} of {c.numel()} elements wrong"
+
+
+class Checks:
+    """Check data and reference answers of one problem; made once, used for every candidate.
+
+    Args:
+        problem: What is computed.
+        device: Where.
+        seed: Seed of the data.
+
+    Contestants that are to be checked are bound to :attr:`sets`.
+    """
+
+    def __init__(self, problem: Problem, device: torch.device | str, seed: int) -> None:
+        """Draws the data and computes the answers."""
+        self.sets = BufferSets(problem, 2, device, seed, _GUARD_ELEMENTS)
+        generator = torch.Generator(device).manual_seed(seed)
+        ones = zero_one(problem, generator)
+        self._expected = (ones.a.float() @ ones.b.float()).half()
+        self._store(_EXACT, ones)
+        revealed = revealing(problem, generator)
+        self._store(_REVEALING, revealed)
+        self._reference, self._bound = _by_rows(revealed, problem.acc)
+        self._a = torch.stack([self.sets.a(index) for index in (_EXACT, _REVEALING)])
+        self._b = torch.stack([self.sets.b(index) for index in (_EXACT, _REVEALING)])
+        _refuse_degenerate(self._reference)
+
+    @property
+    def bytes(self) -> int:
+        """Device memory held."""
+        kept = (self._expected, self._reference, self._bound, self._a, self._b)
+        return self.sets.bytes + sum(tensor.nbytes for tensor in kept)
+
+    def run(self, contestant: Contestant, stream: int) -> CheckResult:
+        """Launches once on each kind of data, from poisoned outputs, and looks at everything.
+
+        The caller's current stream must be ``stream``.
+        """
+        self.sets.poison()
+        contestant.launch(_EXACT, stream)
+        contestant.launch(_REVEALING, stream)
+        exact = compare_exact(self.sets.c(_EXACT), self._expected)
+        if not exact.ok:
+            return CheckResult(False, None, f"0/1 data: {exact.reason}")
+        close = compare(self.sets.c(_REVEALING), self._reference, self._bound)
+        if not close.ok:
+            return CheckResult(False, close.max_error, f"revealing data: {close.reason}")
+        broken = self.sets.broken_red_zone() or self._changed_input()
+        return CheckResult(not broken, close.max_error, broken)
+
+    def _store(self, index: int, operands: Operands) -> None:
+        self.sets.a(index).copy_(operands.a)
+        self.sets.b(index).copy_(as_stored(operands.b, self.sets.problem.layout))
+
+    def _changed_input(self) -> str:
+        for index in (_EXACT, _REVEALING):
+            for name, now, before in (("A", self.sets.a(index), self._a), ("B", self.sets.b(index), self._b)):
+                if not torch.equal(now, before[index]):
+                    return f"the kernel changed its input {name}"
+        return ""
+
+
+def check_sample(sets: BufferSets, index: int, seed: int) -> CheckResult:
+    """Rows of one buffer set's C as the timed launches left it, over a random range of columns."""
+    problem = sets.problem
+    host = torch.Generator().manual_seed(seed)
+    rows = torch.randint(0, problem.m, (_SAMPLE_ROWS,), generator=host)
+    width = max(1, min(problem.n, _SAMPLE_B_ELEMENTS // problem.k))
+    start = int(torch.randint(0, problem.n - width + 1, (), generator=host))
+    columns = slice(start, start + width)
+    a = sets.a(index)[rows.to(sets.a(index).device)]
+    b = as_math(sets.b(index), problem.layout)[:, columns]
+    c = sets.c(index)[rows.to(a.device), columns]
+    result = compare(c, *error_bound(a, b, problem.acc))
+    if result.ok:
+        return result
+    return CheckResult(False, result.max_error, f"after timing, set {index}, rows {rows.tolist()}: {result.reason}")
+
+
+def _by_rows(operands: Operands, acc: Acc) -> tuple[torch.Tensor, torch.Tensor]:
+    """:func:`error_bound` a slab of rows at a time, so that fp64 copies of A stay small."""
+    slabs = []
+    for rows in _row_chunks(torch.Size((operands.a.shape[0], max(operands.a.shape[1], operands.b.shape[1])))):
+        exact = operands.exact_rows[rows] if operands.exact_rows is not None else None
+        slabs.append(error_bound(operands.a[rows], operands.b, acc, exact))
+    references, bounds = zip(*slabs, strict=True)
+    return torch.cat(references), torch.cat(bounds)
+
+
+def _refuse_degenerate(reference: torch.Tensor) -> None:
+    """Answers that are all alike or all tiny would pass a kernel that does nothing."""
+    if reference.numel() > 1 and not (float(reference.std()) > 0.0 and float(reference.abs().max()) > 2.0**-6):
+        raise ValueError("the check data is degenerate: every answer is alike")
