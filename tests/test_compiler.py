@@ -11,6 +11,7 @@ import pytest
 from cudal2.build.compiler import compile_source
 from cudal2.build.toolchain import Toolchain
 from cudal2.codegen import KernelSource, render
+from cudal2.errors import ToolchainError
 from cudal2.space.config import KernelConfig
 
 TOOLCHAIN = Toolchain.detect()
@@ -167,6 +168,19 @@ def test_too_few_registers_for_an_instruction_says_so(pch_dir):
     result = compile_source(render(crowded, "fp32", "tn"), TOOLCHAIN, pch_dir)
     assert result.cubin == b""
     assert "Insufficient registers" in result.reason
+
+
+def test_precompiled_header_that_cannot_be_written_costs_time_only(tmp_path):
+    missing = tmp_path / "missing"
+    result = compile_source(source(SMALL, threads=384), TOOLCHAIN, missing)
+    assert result.reason == ""
+    assert result.pch_failed
+    assert not compile_source(source(SMALL, threads=384), TOOLCHAIN, tmp_path).pch_failed
+
+
+def test_missing_header_is_our_failure_not_the_kernels():
+    with pytest.raises(ToolchainError, match=r"lost\.hpp.*--force-reinstall"):
+        compile_source(source(SMALL, "#include <cute/lost.hpp>"), TOOLCHAIN)
 
 
 def test_source_without_our_entry_is_a_failure():

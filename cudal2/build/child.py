@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import shutil
 import signal
@@ -15,6 +16,8 @@ from cudal2.build.toolchain import Toolchain
 from cudal2.codegen import KernelSource
 from cudal2.errors import Cudal2Error
 
+log = logging.getLogger(__name__)
+
 #: After the parent's deadline, so that it fires only where no parent is left to enforce that one.
 _ORPHAN_MARGIN_S = 10
 
@@ -22,13 +25,13 @@ _ORPHAN_MARGIN_S = 10
 def serve(connection: Connection, cache_root: Path, toolchain: Toolchain, pch_dir: Path, deadline_s: float) -> None:
     """Answers each source with its result until the other end hangs up; our own failures travel as exceptions."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
-    cache = BuildCache(cache_root)
+    compiler = _Compiler(BuildCache(cache_root), toolchain, pch_dir)
     try:
         while True:
             source, use_pch = connection.recv()
             # The default action of SIGALRM ends the process even inside the compiler, where no Python runs.
             signal.alarm(math.ceil(deadline_s) + _ORPHAN_MARGIN_S)
-            answer = _answer(source, cache, toolchain, pch_dir if use_pch else None)
+            answer = compiler.answer(source, use_pch)
             signal.alarm(0)
             connection.send(answer)
     except (EOFError, OSError):
@@ -37,12 +40,22 @@ def serve(connection: Connection, cache_root: Path, toolchain: Toolchain, pch_di
         shutil.rmtree(pch_dir, ignore_errors=True)
 
 
-def _answer(
-    source: KernelSource, cache: BuildCache, toolchain: Toolchain, pch_dir: Path | None
-) -> BuildResult | Cudal2Error:
-    try:
-        return cache.publish(source, toolchain, compile_source(source, toolchain, pch_dir))
-    except Cudal2Error as error:
-        return error
-    except Exception as error:
-        return Cudal2Error(f"compiling {source.name}: {type(error).__name__}: {error}")
+class _Compiler:
+    """Compiles into the cache, with a precompiled header while that works."""
+
+    def __init__(self, cache: BuildCache, toolchain: Toolchain, pch_dir: Path) -> None:
+        self._cache = cache
+        self._toolchain = toolchain
+        self._pch_dir: Path | None = pch_dir
+
+    def answer(self, source: KernelSource, use_pch: bool) -> BuildResult | Cudal2Error:
+        try:
+            compilation = compile_source(source, self._toolchain, self._pch_dir if use_pch else None)
+            if compilation.pch_failed:
+                log.warning("no precompiled headers: %s cannot hold one; builds take longer", self._pch_dir)
+                self._pch_dir = None
+            return self._cache.publish(source, self._toolchain, compilation)
+        except Cudal2Error as error:
+            return error
+        except Exception as error:
+            return Cudal2Error(f"compiling {source.name}: {type(error).__name__}: {error}")

@@ -10,11 +10,15 @@ from pathlib import Path
 from cudal2.build import nvrtc
 from cudal2.build.toolchain import Toolchain
 from cudal2.codegen import ENTRY, KernelSource
+from cudal2.errors import ToolchainError
 
 _ENTRY_REPORT = "Compiling entry function '"
 _REGISTERS = re.compile(r"Used (\d+) registers")
 _STACK = re.compile(r"(\d+) bytes stack frame, (\d+) bytes spill stores")
 _STATIC_SMEM = re.compile(r"(\d+) bytes smem")
+#: A full disk under the precompiled header says nothing of the kernel, and must not be cached as if it did.
+_PCH_FAILED = re.compile(r"PCH (?:file|directory)")
+_LOST_HEADER = re.compile(r"(?:could not|cannot) open source file \S+")
 _PCH_USED = re.compile(r'using precompiled header file "')
 #: ptxas calls these "info"; each one costs more than any axis of the space could win back.
 _FATAL_REMARKS = re.compile(
@@ -35,6 +39,7 @@ class Compilation:
         static_smem_bytes: Shared memory the kernel declares statically.
         compile_s: Seconds.
         pch_used: Whether a precompiled header was read, not made.
+        pch_failed: Whether it could be neither; the source was then compiled without.
     """
 
     cubin: bytes
@@ -45,6 +50,7 @@ class Compilation:
     static_smem_bytes: int
     compile_s: float
     pch_used: bool
+    pch_failed: bool = False
 
 
 def compile_source(source: KernelSource, toolchain: Toolchain, pch_dir: Path | None = None) -> Compilation:
@@ -54,10 +60,19 @@ def compile_source(source: KernelSource, toolchain: Toolchain, pch_dir: Path | N
         source: What to compile.
         toolchain: By what.
         pch_dir: Folder for precompiled headers; NVRTC keeps them valid for this process alone, so never share it.
+
+    Raises:
+        ToolchainError: A header is missing.
     """
     begin = time.perf_counter()
-    # One name for all: NVRTC looks a precompiled header up by the name of the source.
-    cubin, log = nvrtc.compile_cubin(source.text, f"{ENTRY}.cu", toolchain.options(source.include_dir, pch_dir))
+    cubin, log = _compile(source, toolchain, pch_dir)
+    pch_failed = not cubin and pch_dir is not None and _PCH_FAILED.search(log) is not None
+    if pch_failed:
+        cubin, log = _compile(source, toolchain, None)
+    if lost := _LOST_HEADER.search(log):
+        raise ToolchainError(
+            f"NVRTC {lost.group(0)}: the header packages are damaged: {nvrtc.INSTALL} --force-reinstall"
+        )
     compile_s = time.perf_counter() - begin
     usage = _entry_report(log)
     registers, stack_bytes = _number(_REGISTERS, usage), _number(_STACK, usage)
@@ -71,7 +86,13 @@ def compile_source(source: KernelSource, toolchain: Toolchain, pch_dir: Path | N
         static_smem_bytes=_number(_STATIC_SMEM, usage),
         compile_s=compile_s,
         pch_used=_PCH_USED.search(log) is not None,
+        pch_failed=pch_failed,
     )
+
+
+def _compile(source: KernelSource, toolchain: Toolchain, pch_dir: Path | None) -> tuple[bytes, str]:
+    # One name for all: NVRTC looks a precompiled header up by the name of the source.
+    return nvrtc.compile_cubin(source.text, f"{ENTRY}.cu", toolchain.options(source.include_dir, pch_dir))
 
 
 def _entry_report(log: str) -> str:
