@@ -60,12 +60,12 @@ class Progress:
         self._started_s = self._written_s = self._clock()
         if rich_progress is not None and self._stream.isatty():
             self._bar = rich_progress.Progress(
-                rich_progress.TextColumn("{task.description}"),
+                rich_progress.TextColumn("{task.description}", markup=False),
                 rich_progress.BarColumn(),
                 rich_progress.MofNCompleteColumn(),
                 rich_progress.TimeElapsedColumn(),
                 rich_progress.TimeRemainingColumn(),
-                rich_progress.TextColumn("{task.fields[note]}"),
+                rich_progress.TextColumn("{task.fields[note]}", markup=False),
                 console=rich_console.Console(file=self._stream),
             )
             self._task = self._bar.add_task(self.description, total=self.total, note="")

@@ -6,6 +6,7 @@ An unknown key is an error that lists the known ones, so that a misspelt setting
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
@@ -139,9 +140,7 @@ def load_space(path_or_name: str | Path) -> SpaceSettings:
     """
     path, values = _read("spaces", path_or_name)
     _check_keys(path, values, ("axes", "limits"))
-    limits = values.get("limits") or []
-    if not isinstance(limits, list):
-        raise UsageError(f"{path}: 'limits' is not a list of when/only pairs")
+    limits = _list(path, values, "limits")
     return SpaceSettings(
         _choices(path, values.get("axes") or {}), tuple(_limit(path, limit) for limit in limits), path.stem
     )
@@ -155,8 +154,8 @@ def load_shapes(path_or_name: str | Path) -> ShapeList:
     """
     path, values = _read("shapes", path_or_name)
     _check_keys(path, values, ("shapes", "grid"))
-    grid = itertools.product(values.get("grid") or [], repeat=3)
-    shapes = [*(values.get("shapes") or []), *("_".join(map(str, sizes)) for sizes in grid)]
+    grid = itertools.product(_list(path, values, "grid"), repeat=3)
+    shapes = [*_list(path, values, "shapes"), *("_".join(map(str, sizes)) for sizes in grid)]
     if not shapes:
         raise UsageError(f"{path}: no shapes; give 'shapes: [64_4096_64, ...]' or 'grid: [64, 128, ...]'")
     # YAML 1.1 reads an unquoted 64_4096_64 as the integer 64409664.
@@ -209,6 +208,13 @@ def _check_keys(path: Path, values: Mapping[str, Any], known: tuple[str, ...]) -
             raise UsageError(f"{path}: unknown key '{key}'; known keys: {', '.join(known)}")
 
 
+def _list(path: Path, values: Mapping[str, Any], key: str) -> list[Any]:
+    items = values.get(key) or []
+    if not isinstance(items, list):
+        raise UsageError(f"{path}: '{key}' is not a list")
+    return items
+
+
 def _choices(path: Path, values: Any) -> Mapping[str, tuple[Any, ...]]:
     if not isinstance(values, dict) or not all(isinstance(choice, list) and choice for choice in values.values()):
         raise UsageError(f"{path}: axes take a list of values each, for example 'tile_k: [64, 128]'")
@@ -235,9 +241,9 @@ def _number(path: Path, key: str, value: Any, kind: type) -> Any:
     # YAML 1.1 reads 5e-4 as text; a float setting takes it all the same.
     try:
         number = kind(value) if not isinstance(value, bool) else None
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         number = None
-    if number is None or (kind is int and number != value) or number < 0:
+    if number is None or (kind is int and number != value) or not 0 <= number < math.inf:
         raise UsageError(
             f"{path}: {key} = {value!r}: give a {'whole ' if kind is int else ''}number that is not negative"
         )

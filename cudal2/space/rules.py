@@ -104,7 +104,8 @@ def _wave(choice: Choice, arch: Arch) -> Any:
 def _k_steps(choice: Choice, problem: Problem, arch: Arch) -> Any:
     """Pipeline stages one CTA fills in its life: its share of K, times its tiles."""
     steps = geo.ceil_div(geo.ceil_div(problem.k, choice.tile_k), choice.split_k)
-    rounds = geo.ceil_div(_clusters(choice, problem), _wave(choice, arch))
+    # More rounds than there are stages change nothing, and their product with the steps could overflow.
+    rounds = np.minimum(64, geo.ceil_div(_clusters(choice, problem), _wave(choice, arch)))
     return np.where(choice.persistent, steps * rounds, steps)
 
 
@@ -279,6 +280,7 @@ def _stages_fill(c: Choice, problem: Problem, arch: Arch) -> Any:
 _TILING = ("tile_m", "tile_n", "cluster_m", "cluster_n")
 
 RULES: tuple[Rule, ...] = (
+    Rule("alignment", (), _aligned, _aligned_reason, by_size=True),
     Rule("consumers_split_tile", ("tile_m", "schedule", "consumers"), _splits_tile, _splits_tile_reason),
     Rule(
         "accumulator_registers",
@@ -313,7 +315,6 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "multicast_slice", ("tile_m", "tile_n", "tile_k", "cluster_m", "cluster_n"), _slices_whole, _slices_whole_reason
     ),
-    Rule("alignment", (), _aligned, _aligned_reason, by_size=True),
     Rule(
         "store_box",
         ("tile_n", "epilogue"),

@@ -201,9 +201,16 @@ class SearchSpace:
         return np.array(values, kind).reshape([-1 if other == at else 1 for other in range(len(self.axes))])
 
     def _nothing_valid(self, problem: Problem) -> str:
-        removed = sorted(self.removed_by_rule(problem).items(), key=lambda item: -item[1])
-        causes = ", ".join(f"{name} {count}" for name, count in removed if count)
-        return f"no configuration of space '{self.settings.name}' is legal for {problem.mnk}; removed by rule: {causes}"
+        """What the sizes of the problem removed, and one sentence that says why."""
+        name = f"{problem.mnk} {problem.acc} {problem.layout}"
+        left = f"no configuration of space '{self.settings.name}' is legal for {name}"
+        possible = np.argwhere(np.broadcast_to(self._static_validity(problem), self.dims))
+        if possible.size == 0:
+            return f"{left}, nor for any other sizes: narrow the space less"
+        by_size = {rule.name for rule in self.rules if rule.by_size}
+        removed = self.removed_by_rule(problem).items()
+        causes = ", ".join(f"{name} {count}" for name, count in removed if count and name in by_size)
+        return f"{left}; removed by its sizes: {causes}; {self.explain(self.decode(possible[0].tolist()), problem)[0]}"
 
 
 def _plain(values_by_axis: Mapping[str, tuple[Any, ...]]) -> dict[str, list[Any]]:

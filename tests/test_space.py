@@ -1,0 +1,297 @@
+"""The search space: dense validity against one-by-one judgement, narrowing, sampling, neighbours, no duplicates."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from dataclasses import asdict, replace
+
+import numpy as np
+import pytest
+
+from cudal2.arch import SM90
+from cudal2.errors import NothingValidError, UsageError
+from cudal2.floor import floor_us
+from cudal2.problem import Problem
+from cudal2.settings import Limit, SpaceSettings, load_shapes, load_space
+from cudal2.space import geometry
+from cudal2.space.axes import SM90_WS_AXES, Axis
+from cudal2.space.config import KernelConfig
+from cudal2.space.rules import RULES
+from cudal2.space.space import SearchSpace
+
+FULL = SearchSpace()
+RECORD = SearchSpace(settings=load_space("sm90_record"))
+NARROW = SearchSpace(
+    settings=SpaceSettings(
+        axes={
+            "tile_m": (64, 128),
+            "tile_n": (96,),
+            "tile_k": (64,),
+            "consumers": (1, 2),
+            "cluster_n": (1,),
+            "split_k": (1, 2),
+            "stages": (2, 4),
+            "ctas_per_sm": (1,),
+            "group": (1, 4),
+        }
+    )
+)
+#: Ragged, tiny, skewed and unservable shapes among plain ones.
+PROBLEMS = [
+    Problem(64, 4096, 64),
+    Problem(8192, 8192, 8192),
+    Problem(64, 64, 16384),
+    Problem(1, 8, 8),
+    Problem(1, 1, 1),
+    Problem(123, 456, 789),
+    Problem(123, 457, 792),
+    Problem(123, 457, 792, layout="nn"),
+    Problem(1000, 1000, 1000, acc="fp16"),
+    Problem(300, 5000, 136, acc="fp16", layout="nn"),
+    Problem(2**31 - 1, 8, 8),
+    Problem(2**31 - 1, 2**31 - 1, 2**31 - 8),
+]
+
+
+def test_axes_are_the_fields_of_a_configuration() -> None:
+    config = FULL.decode([0] * len(FULL.dims))
+    assert {axis.name for axis in SM90_WS_AXES} == set(asdict(config))
+    run_time = [axis.name for axis in SM90_WS_AXES if not axis.compile_time]
+    assert run_time == ["raster", "group", "persistent"]
+    assert FULL.total == math.prod(FULL.dims) == 4_423_680
+
+
+@pytest.mark.parametrize("axis", SM90_WS_AXES, ids=lambda axis: axis.name)
+def test_compile_time_axes_are_those_of_the_build_name(axis: Axis) -> None:
+    config = KernelConfig(128, 128, 64, 4, "coop", 2, 1, 1, 1, "tma", 1)
+    other = next(value for value in axis.values if value != getattr(config, axis.name))
+    changed = replace(config, **{axis.name: other})
+    assert (changed.build_name != config.build_name) == axis.compile_time
+    assert changed.name != config.name
+
+
+@pytest.mark.parametrize("problem", PROBLEMS, ids=str)
+def test_validity_equals_one_by_one_judgement_exhaustively(problem: Problem) -> None:
+    valid = NARROW.validity(problem).ravel()
+    alone = [NARROW.explain(NARROW.from_flat(flat), problem) == [] for flat in range(NARROW.total)]
+    assert valid.tolist() == alone
+
+
+@pytest.mark.parametrize("problem", PROBLEMS, ids=str)
+@pytest.mark.parametrize("space", [FULL, RECORD], ids=["full", "record"])
+def test_validity_equals_one_by_one_judgement_on_samples(space: SearchSpace, problem: Problem) -> None:
+    rng = np.random.default_rng(11)
+    valid = space.validity(problem)
+    legal = space.legal_flat(problem)
+    near = legal[rng.integers(legal.size, size=60)] if legal.size else legal
+    # One changed axis away from a legal configuration is where a wrong limit would show.
+    edges = [_with_one_axis_redrawn(space, int(flat), rng) for flat in near]
+    for flat in [*rng.integers(space.total, size=120).tolist(), *near.tolist(), *edges]:
+        assert (space.explain(space.from_flat(flat), problem) == []) == bool(valid.ravel()[flat])
+
+
+def _with_one_axis_redrawn(space: SearchSpace, flat: int, rng: np.random.Generator) -> int:
+    action = list(np.unravel_index(flat, space.dims))
+    at = rng.integers(len(action))
+    action[at] = rng.integers(space.dims[at])
+    return int(np.ravel_multi_index(tuple(action), space.dims))
+
+
+def test_validity_is_read_only_and_kept() -> None:
+    problem = Problem(512, 512, 512)
+    valid = FULL.validity(problem)
+    assert FULL.validity(problem) is valid
+    with pytest.raises(ValueError, match="read-only"):
+        valid[(0,) * valid.ndim] = True
+
+
+def test_what_rules_remove_adds_up() -> None:
+    for space in (FULL, RECORD):
+        for problem in PROBLEMS[:4]:
+            removed = space.removed_by_rule(problem)
+            assert sum(removed.values()) + space.legal_count(problem) == space.total
+            assert set(removed) - {"subspace"} == {rule.name for rule in RULES}
+
+
+def test_encoding_round_trips() -> None:
+    rng = np.random.default_rng(0)
+    for flat in rng.integers(FULL.total, size=200).tolist():
+        config = FULL.from_flat(flat)
+        assert FULL.flat(config) == flat
+        assert FULL.decode(FULL.encode(config)) == config
+        assert FULL.decode(np.array(FULL.encode(config))) == config
+        assert KernelConfig.from_dict(config.to_dict()) == config
+
+
+def test_decoded_values_are_plain() -> None:
+    config = FULL.decode(np.array(FULL.dims) - 1)
+    assert {type(value) for value in asdict(config).values()} == {int, str, bool}
+
+
+def test_encoding_refuses_what_is_off_the_axes() -> None:
+    config = replace(FULL.from_flat(0), tile_n=48)
+    with pytest.raises(UsageError, match="tile_n = 48 is not on the axis: choose one of 32, 64"):
+        FULL.encode(config)
+    assert any("tile_n = 48" in reason for reason in FULL.explain(config, PROBLEMS[0]))
+
+
+def test_enumeration_is_all_legal_ones_in_flat_order() -> None:
+    problem = Problem(640, 640, 640)
+    configs = list(NARROW.enumerate(problem))
+    assert [NARROW.flat(config) for config in configs] == NARROW.legal_flat(problem).tolist()
+    assert len(configs) == len(set(configs)) == NARROW.legal_count(problem) > 100
+
+
+def test_samples_are_legal_seeded_and_uniform() -> None:
+    problem = Problem(640, 640, 640)
+    drawn = NARROW.sample(problem, np.random.default_rng(5), 4000)
+    assert drawn == NARROW.sample(problem, np.random.default_rng(5), 4000)
+    assert drawn != NARROW.sample(problem, np.random.default_rng(6), 4000)
+    counts = np.bincount([NARROW.flat(config) for config in drawn], minlength=NARROW.total)
+    legal = NARROW.validity(problem).ravel()
+    assert counts[~legal].sum() == 0
+    expected = 4000 / legal.sum()
+    assert ((counts[legal] - expected) ** 2 / expected).sum() < legal.sum() + 5 * math.sqrt(2 * legal.sum())
+
+
+def test_samples_without_replacement_are_distinct_and_run_out() -> None:
+    problem = Problem(64, 64, 64)
+    drawn = NARROW.sample(problem, np.random.default_rng(5), 10**6, replace=False)
+    assert sorted(map(NARROW.flat, drawn)) == NARROW.legal_flat(problem).tolist()
+
+
+def test_nothing_legal_says_which_size_is_to_blame() -> None:
+    with pytest.raises(NothingValidError, match=r"123_456_789 fp32 tn; removed by its sizes: alignment .* k = 789"):
+        FULL.sample(Problem(123, 456, 789), np.random.default_rng(0))
+    empty = SearchSpace(settings=SpaceSettings(axes={"tile_m": (256,), "consumers": (1,)}))
+    with pytest.raises(NothingValidError, match="narrow the space less"):
+        empty.sample(Problem(512, 512, 512), np.random.default_rng(0))
+
+
+def test_neighbours_are_all_legal_single_steps() -> None:
+    problem = Problem(640, 1288, 640)
+    legal = {NARROW.encode(config) for config in NARROW.enumerate(problem)}
+    for config in NARROW.sample(problem, np.random.default_rng(2), 25):
+        action = np.array(NARROW.encode(config))
+        expected = {other for other in legal if np.abs(np.array(other) - action).sum() == 1}
+        assert {NARROW.encode(near) for near in NARROW.neighbours(config, problem)} == expected
+
+
+@pytest.mark.parametrize("problem", [Problem(640, 384, 512), Problem(64, 1280, 256), Problem(2176, 960, 128)], ids=str)
+def test_legal_configurations_launch_differently_and_duplicates_have_a_legal_twin(problem: Problem) -> None:
+    """Two configurations are duplicates if they share a cubin, a grid and a tile order."""
+    space = SearchSpace(
+        settings=SpaceSettings(
+            axes={"tile_m": (64, 128), "tile_n": (64, 160), "tile_k": (64,), "stages": (2,), "epilogue": ("direct",)}
+        )
+    )
+    seen = defaultdict(list)
+    for config in space.enumerate(problem):
+        seen[_launch(config, problem)].append(config)
+    assert max(map(len, seen.values())) == 1
+    duplicate_rules = ("raster_single", "group_too_big", "persistent_single_wave")
+    judged = 0
+    for flat in np.random.default_rng(0).permutation(space.total)[:4000].tolist():
+        config = space.from_flat(flat)
+        broken = [reason.split(":")[0] for reason in space.explain(config, problem)]
+        if broken and set(broken) <= set(duplicate_rules) and config.schedule == "coop":
+            judged += 1
+            assert _launch(config, problem) in seen, config
+    assert judged > 20
+
+
+def _launch(config: KernelConfig, problem: Problem) -> tuple[object, ...]:
+    grid = geometry.grid_ctas(config, problem.m, problem.n, SM90.sm_count)
+    return config.build_name, grid, tuple(_tile_order(config, problem))
+
+
+def _tile_order(config: KernelConfig, problem: Problem) -> list[tuple[int, int]]:
+    """The same arithmetic as kernels/include/cudal2/raster.cuh, written as loops."""
+    tiles_m, tiles_n = geometry.cluster_tiles(config, problem.m, problem.n)
+    fast, slow = (tiles_m, tiles_n) if config.raster == "m" else (tiles_n, tiles_m)
+    order = []
+    for first in range(0, fast, config.group):
+        for at_slow in range(slow):
+            for at_fast in range(first, min(first + config.group, fast)):
+                order.append((at_fast, at_slow) if config.raster == "m" else (at_slow, at_fast))
+    return order
+
+
+def test_narrowing_takes_away_and_never_adds() -> None:
+    for problem in PROBLEMS[:6]:
+        for config in RECORD.enumerate(problem):
+            assert FULL.validity(problem)[FULL.encode(config)]
+
+
+def test_narrowed_axes_keep_their_names_and_order() -> None:
+    space = SearchSpace(settings=SpaceSettings(axes={"tile_n": (256, 64), "stages": (4,)}))
+    assert [axis.name for axis in space.axes] == [axis.name for axis in SM90_WS_AXES]
+    assert dict(zip((axis.name for axis in space.axes), space.dims, strict=True))["stages"] == 1
+    assert next(axis.values for axis in space.axes if axis.name == "tile_n") == (64, 256)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        (SpaceSettings(axes={"tile_n": (64, 512)}), "tile_n = 512 is not on the axis"),
+        (SpaceSettings(axes={"tile": (64,)}), "unknown axis 'tile': choose from tile_m, tile_n"),
+        (SpaceSettings(axes={"tile_n": ()}), "tile_n is left without values"),
+        (SpaceSettings(limits=(Limit({"tile_z": (1,)}, {}),)), "unknown axis 'tile_z'"),
+        (SpaceSettings(limits=(Limit({}, {"stages": (13,)}),)), "stages = 13 is not on the axis"),
+    ],
+)
+def test_widening_is_refused(settings: SpaceSettings, message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        SearchSpace(settings=settings)
+
+
+def test_a_limit_holds_where_it_says_and_above_its_work() -> None:
+    limit = Limit({"tile_m": (64,)}, {"stages": (2, 4)}, flops_above=1e9)
+    space = SearchSpace(settings=SpaceSettings(limits=(limit,), name="some"))
+    large, small = Problem(1024, 1024, 1024), Problem(256, 256, 1024)
+    config = KernelConfig(64, 128, 64, 6, "coop", 1, 1, 1, 1, "tma", 1, "m", 1, False)
+    assert space.explain(config, small) == []
+    assert space.explain(config, large) == [
+        "subspace: space 'some' keeps only stages 2 or 4 where tile_m 64 above 1e+09 FLOPs"
+    ]
+    assert space.explain(replace(config, stages=4), large) == []
+    assert space.removed_by_rule(small)["subspace"] == 0 < space.removed_by_rule(large)["subspace"]
+
+
+def test_digest_tells_spaces_apart() -> None:
+    limit = Limit({}, {"stages": (2,)})
+    spaces = [
+        SpaceSettings(),
+        SpaceSettings(axes={"stages": (2, 4)}),
+        SpaceSettings(axes={"stages": (2, 5)}),
+        SpaceSettings(limits=(limit,)),
+        SpaceSettings(limits=(replace(limit, flops_above=1e9),)),
+    ]
+    assert len({SearchSpace(settings=settings).digest for settings in spaces}) == len(spaces)
+    assert SearchSpace(settings=SpaceSettings(name="other")).digest == FULL.digest
+
+
+def test_the_shipped_full_space_is_the_full_space() -> None:
+    assert SearchSpace(settings=load_space("sm90")).digest == FULL.digest
+
+
+def test_recorded_shapes_cover_the_grid() -> None:
+    problems = load_shapes("record32").problems()
+    assert len(set(problems)) == 32
+    assert {"64_4096_64", "8192_8192_8192", "64_64_16384"} <= {problem.mnk for problem in problems}
+    assert {problem.mnk for problem in problems} <= set(load_shapes("grid").shapes)
+    work = sorted(math.log2(problem.flops) for problem in problems)
+    assert max(np.diff(work)) <= 2.0, "even in log2 FLOPs"
+    floors = [floor_us(problem.m, problem.n, problem.k) for problem in problems]
+    assert sum(floor > 1000 for floor in floors) <= 4
+    assert sum(floors) < 10_000
+
+
+def test_recorded_space_keeps_a_few_hundred_configurations_for_every_shape() -> None:
+    builds: set[str] = set()
+    for problem in load_shapes("record32").problems():
+        configs = list(RECORD.enumerate(problem))
+        assert 200 <= len(configs) <= 450, problem.mnk
+        builds |= {config.build_name for config in configs}
+    assert len(builds) <= 450
