@@ -14,7 +14,7 @@ from fabricated_recording import FINGERPRINT, SPACE, made_up_row
 
 from cudal2.errors import EnvironmentProblemError, RecordError
 from cudal2.problem import Problem
-from cudal2.records.fingerprint import Fingerprint, generator_version
+from cudal2.records.fingerprint import Fingerprint
 from cudal2.records.measurement import Measurement, Status
 from cudal2.records.shards import RecordLog, best_by_problem, dedupe, read_shards
 from cudal2.space.space import SearchSpace
@@ -211,12 +211,3 @@ def test_a_fingerprint_of_another_version_is_refused():
         Fingerprint.from_dict({**FINGERPRINT.to_dict(), "schema": 9})
     with pytest.raises(RecordError, match="colour"):
         Fingerprint.from_dict({**FINGERPRINT.to_dict(), "colour": "green"})
-
-
-def test_generator_version_follows_the_content(tmp_path):
-    source = tmp_path / "kernel.cuh"
-    source.write_text("one")
-    first = generator_version([source])
-    source.write_text("two")
-    assert generator_version([source]) != first
-    assert generator_version() == generator_version()

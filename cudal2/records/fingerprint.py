@@ -4,16 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable
 from dataclasses import asdict, dataclass, fields
-from pathlib import Path
 from typing import Any
 
 from cudal2.errors import RecordError
-from cudal2.paths import kernels_dir
 from cudal2.records.measurement import PROTOCOL_VERSION, SCHEMA_VERSION
-
-_GENERATOR_SUFFIXES = (".cuh", ".in")
 
 
 @dataclass(frozen=True)
@@ -29,7 +24,7 @@ class Fingerprint:
         cuda: CUDA runtime version.
         cublaslt: cuBLASLt version, which is the reference's.
         nvrtc: Compiler version.
-        generator_version: :func:`generator_version` of the kernels that were built.
+        generator_version: ``codegen.generator_version()`` of the kernels that were built.
         protocol: Version of the timing protocol.
         schema: Version of the record format.
     """
@@ -77,19 +72,3 @@ class Fingerprint:
         """One ``field: mine != theirs`` line per field that differs."""
         mine, theirs = self.to_dict(), other.to_dict()
         return [f"{name}: {mine[name]} != {theirs[name]}" for name in mine if mine[name] != theirs[name]]
-
-
-def generator_version(sources: Iterable[Path] | None = None) -> str:
-    """First 16 hex digits of the SHA-256 over the kernel templates and the code that fills them.
-
-    Args:
-        sources: Files to hash; by default everything under ``kernels/`` that is compiled, and ``codegen.py``.
-    """
-    root = kernels_dir()
-    if sources is None:
-        templates = (path for path in root.rglob("*") if path.suffix in _GENERATOR_SUFFIXES)
-        sources = [*templates, Path(__file__).parents[1] / "codegen.py"]
-    digest = hashlib.sha256()
-    for path in sorted(sources, key=lambda path: path.name):
-        digest.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
-    return digest.hexdigest()[:16]

@@ -1,0 +1,200 @@
+"""What a kernel table is made of: the device it is for, its header and one entry per shape."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass, fields
+from typing import Any, Literal, get_args
+
+from cudal2.errors import Cudal2Error, TableError
+from cudal2.problem import Acc, Dtype, Layout, Problem
+from cudal2.records.fingerprint import Fingerprint
+from cudal2.space.config import KernelConfig
+
+TABLE_SCHEMA = 1
+
+Evidence = Literal["transferred", "searched", "exhaustive", "final"]
+#: Ascending worth: chosen for a neighbour, seen by a search, best of all legal ones, best of an interleaved final.
+EVIDENCE: tuple[Evidence, ...] = get_args(Evidence)
+
+#: Nominal memory sizes of GPUs in GB; what a driver reports lies within a few percent of one of them.
+_MEMORY_CLASSES_GB = (8, 12, 16, 24, 32, 40, 48, 64, 80, 96, 141, 180, 288)
+_SOFT = ("gpu", "driver", "cuda", "cublaslt", "nvrtc", "generator_version")
+
+
+@dataclass(frozen=True)
+class Device:
+    """What decides whether a table fits a GPU; the product name does not, since it varies with driver and image.
+
+    Attributes:
+        capability: Compute capability (major, minor).
+        sm_count: Multiprocessors the process sees; a MIG slice has fewer.
+        memory_gb: Nominal memory size; it tells an H100 from an H200 with as many multiprocessors.
+    """
+
+    capability: tuple[int, int]
+    sm_count: int
+    memory_gb: int
+
+    @classmethod
+    def from_memory(cls, capability: tuple[int, int], sm_count: int, memory_gib: float) -> Device:
+        """From the memory size the driver reports, in GiB."""
+        memory_gb = min(_MEMORY_CLASSES_GB, key=lambda nominal: abs(math.log(nominal / memory_gib)))
+        return cls(capability, sm_count, memory_gb)
+
+    @classmethod
+    def from_fingerprint(cls, fingerprint: Fingerprint) -> Device:
+        """The device of a recording."""
+        return cls.from_memory(fingerprint.capability, fingerprint.sm_count, fingerprint.memory_gib)
+
+    @property
+    def name(self) -> str:
+        """For example ``sm90_132sm_141gb``."""
+        major, minor = self.capability
+        return f"sm{major}{minor}_{self.sm_count}sm_{self.memory_gb}gb"
+
+
+@dataclass(frozen=True)
+class Header:
+    """What holds for every entry.
+
+    Attributes:
+        device: Must match.
+        acc: Must match.
+        layout: Must match.
+        soft: Environment of the measurements; a difference is worth a warning, not a refusal.
+        dtype: Must match.
+        schema: Must match.
+    """
+
+    device: Device
+    acc: Acc
+    layout: Layout
+    soft: dict[str, str]
+    dtype: Dtype = "fp16"
+    schema: int = TABLE_SCHEMA
+
+    @classmethod
+    def from_fingerprint(cls, fingerprint: Fingerprint, acc: Acc, layout: Layout) -> Header:
+        """The header of a table made from measurements of this environment."""
+        soft = {name: str(getattr(fingerprint, name)) for name in _SOFT}
+        return cls(Device.from_fingerprint(fingerprint), acc, layout, {**soft, "protocol": str(fingerprint.protocol)})
+
+    @property
+    def kind(self) -> str:
+        """The hard part as text, which is also the conventional file name: ``sm90_132sm_141gb_fp32_tn``."""
+        return f"{self.device.name}_{self.acc}_{self.layout}"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, ready for JSON."""
+        device = {**asdict(self.device), "capability": list(self.device.capability)}
+        hard = {"schema": self.schema, "device": device, "acc": self.acc, "layout": self.layout, "dtype": self.dtype}
+        return {**hard, "soft": dict(sorted(self.soft.items()))}
+
+    @classmethod
+    def from_dict(cls, values: dict[str, Any]) -> Header:
+        """The inverse of :meth:`to_dict`.
+
+        Raises:
+            TableError: The schema is not the one this version reads, or a field is missing or unknown.
+        """
+        if values.get("schema") != TABLE_SCHEMA:
+            raise TableError(f"table schema {values.get('schema')!r} is not {TABLE_SCHEMA}: written by another version")
+        wrong = sorted(set(values) ^ {field.name for field in fields(cls)})
+        if wrong:
+            raise TableError(f"header has wrong or missing fields {wrong}")
+        device = dict(values["device"])
+        major, minor = device.pop("capability")
+        Problem(1, 1, 1, values["acc"], values["layout"], values["dtype"])
+        return cls(**{**values, "device": Device(capability=(int(major), int(minor)), **device)})
+
+    def soft_differences(self, soft: dict[str, str]) -> list[str]:
+        """One line per soft field that differs; "unknown" never matches."""
+        names = (name for name in soft if self.soft.get(name) != soft[name] or soft[name] == "unknown")
+        return [f"{name}: measured with {self.soft.get(name)}, here {soft[name]}" for name in names]
+
+
+@dataclass(frozen=True)
+class Entry:
+    """The winner of one shape: a configuration of ours, or a baseline where ours lost.
+
+    Attributes:
+        m: Rows of A and C.
+        n: Columns of B and C.
+        k: Columns of A.
+        config: What to launch; ``None`` where a baseline is faster.
+        baseline: Name of that baseline; ``None`` where ours is faster.
+        median_us: Median time of the winner; ``None`` for a baseline that was not timed.
+        ref_us: Median time of cuBLASLt-AutoTuning in the same rounds, if measured.
+        evidence: How the winner was found.
+        pdl: Whether it was measured with, and is to be launched with, programmatic dependent launch.
+        reason: Why a baseline; empty for a configuration.
+        runner_up_us: Median time of the next best configuration, if there was one.
+    """
+
+    m: int
+    n: int
+    k: int
+    config: KernelConfig | None
+    baseline: str | None
+    median_us: float | None
+    ref_us: float | None
+    evidence: Evidence
+    pdl: bool = False
+    reason: str = ""
+    runner_up_us: float | None = None
+
+    def __post_init__(self) -> None:
+        """Refuses entries that are neither or both.
+
+        Raises:
+            TableError: The fields contradict each other.
+        """
+        Problem(self.m, self.n, self.k)
+        if (self.config is None) == (self.baseline is None):
+            raise TableError(f"{self.mnk}: an entry holds either a configuration or a baseline")
+        if (self.baseline is None) == bool(self.reason):
+            raise TableError(f"{self.mnk}: a baseline needs its reason, a configuration has none")
+        if self.config is not None and not (self.median_us and self.median_us > 0.0):
+            raise TableError(f"{self.mnk}: a configuration needs its median time")
+        if self.evidence not in EVIDENCE:
+            raise TableError(f"{self.mnk}: evidence '{self.evidence}' is none of {', '.join(EVIDENCE)}")
+
+    @property
+    def mnk(self) -> str:
+        """The sizes as ``M_N_K``."""
+        return f"{self.m}_{self.n}_{self.k}"
+
+    @property
+    def kernel_name(self) -> str:
+        """The configuration's name, or the baseline's."""
+        return self.config.name if self.config is not None else str(self.baseline)
+
+    @property
+    def speedup(self) -> float | None:
+        """Over cuBLASLt-AutoTuning; ``None`` if one of the two was not timed."""
+        return self.ref_us / self.median_us if self.ref_us and self.median_us else None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values without the sizes, empty ones left out; the configuration describes itself."""
+        values = {name: getattr(self, name) for name in ("baseline", "median_us", "ref_us", "evidence", "runner_up_us")}
+        values |= {"pdl": self.pdl or None, "reason": self.reason or None}
+        values["config"] = self.config.to_dict() if self.config is not None else None
+        rounded = {name: round(value, 4) if isinstance(value, float) else value for name, value in values.items()}
+        return {name: value for name, value in sorted(rounded.items()) if value is not None}
+
+    @classmethod
+    def from_dict(cls, mnk: str, values: dict[str, Any]) -> Entry:
+        """The inverse of :meth:`to_dict`.
+
+        Raises:
+            TableError: A field is missing, unknown or impossible.
+        """
+        values = dict(values)
+        try:
+            sizes = Problem.parse(mnk)
+            config = KernelConfig.from_dict(values.pop("config")) if "config" in values else None
+            optional: dict[str, Any] = {"baseline": None, "median_us": None, "ref_us": None, **values}
+            return cls(sizes.m, sizes.n, sizes.k, config, **optional)
+        except (Cudal2Error, TypeError, ValueError) as error:
+            raise TableError(f"entry {mnk}: {error}") from error

@@ -1,0 +1,307 @@
+"""``KernelTable``: loads, checks, searches, merges and saves the winners of one device, accumulator and layout.
+
+The file is JSON with sorted keys, one line per shape, configurations spelt out and a checksum over all of it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import math
+from collections.abc import Iterable
+from dataclasses import replace
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+from cudal2.arch import ARCHS, SM90
+from cudal2.errors import Cudal2Error, TableError
+from cudal2.problem import Acc, Layout, Problem
+from cudal2.records.fingerprint import Fingerprint
+from cudal2.records.measurement import Measurement, Mode
+from cudal2.space.axes import SM90_WS_AXES
+from cudal2.space.config import KernelConfig
+from cudal2.space.space import SearchSpace
+from cudal2.table.entry import EVIDENCE, Device, Entry, Evidence, Header
+from cudal2.table.files import locked, search_path, table_files, write_atomically
+from cudal2.table.selection import NOISE_FLOOR, select
+
+logger = logging.getLogger(__name__)
+
+#: A neighbour may differ by this factor in each size; beyond it nothing measured speaks for the shape.
+NEAREST_FACTOR = 4.0
+_GROUPS = next(axis.values for axis in SM90_WS_AXES if axis.name == "group")[::-1]
+
+
+class KernelTable:
+    """The winners of one device, accumulator and layout; immutable, so that threads may share it.
+
+    Args:
+        header: What holds for every entry.
+        entries: At most one per shape.
+        path: Where it was loaded from.
+
+    Raises:
+        TableError: Two entries are of one shape.
+    """
+
+    def __init__(self, header: Header, entries: Iterable[Entry], path: Path | None = None) -> None:
+        """Sorts and indexes the entries."""
+        self.header = header
+        self.entries = tuple(sorted(entries, key=lambda entry: (entry.m, entry.n, entry.k)))
+        self.path = path
+        self._by_shape = {(entry.m, entry.n, entry.k): entry for entry in self.entries}
+        if len(self._by_shape) != len(self.entries):
+            raise TableError("a table holds one entry per shape; merge the entries first")
+        arch = next((arch for arch in ARCHS.values() if arch.capability == header.device.capability), SM90)
+        self._space = SearchSpace(replace(arch, sm_count=header.device.sm_count))
+        self._best: dict[tuple[int, int, int], Entry | None] = {}
+        self.sha256 = _checksum(header, self.entries)
+
+    def __len__(self) -> int:
+        """Number of shapes."""
+        return len(self.entries)
+
+    @classmethod
+    def load(
+        cls, path: Path | str | None = None, device: Device | None = None, acc: Acc = "fp32", layout: Layout = "tn"
+    ) -> KernelTable:
+        """Reads a table.
+
+        Args:
+            path: A file; by default the first fit on the search path: ``$CUDAL2_TABLE_PATH`` (folders or files),
+                ``$XDG_DATA_HOME/cudal2/tables``, the tables shipped with the package.
+            device: The GPU it must be for; ``None`` takes any, to look at a table on a machine without that GPU.
+            acc: Accumulator it must be for; with a path, checked only together with ``device``.
+            layout: Layout of B, as ``acc``.
+
+        Raises:
+            TableError: There is none, it is corrupt, or it is for another device, accumulator or layout.
+        """
+        if path is None:
+            return cls._search(device, acc, layout)
+        table = cls._read(Path(path))
+        if device is not None:
+            table.check(device, acc, layout)
+        return table
+
+    @classmethod
+    def from_measurements(
+        cls,
+        measurements: Iterable[Measurement],
+        fingerprint: Fingerprint,
+        acc: Acc = "fp32",
+        layout: Layout = "tn",
+        mode: Mode = "offline",
+        pdl: bool | None = None,
+        evidence: Evidence = "searched",
+        incumbent: KernelTable | None = None,
+    ) -> KernelTable:
+        """Chooses a winner per shape: the lowest median, ties to the incumbent and then to the smaller kernel.
+
+        Args:
+            measurements: Searched rows and finals; where a shape has a final, its latest one decides alone.
+            fingerprint: Their environment.
+            acc: Accumulator of the table; other rows are left out.
+            layout: Layout of the table; other rows are left out.
+            mode: Protocol mode; other rows are left out.
+            pdl: Only kernels with, or without, programmatic dependent launch; by default whichever is faster.
+            evidence: What rows outside finals amount to: ``searched``, or ``exhaustive`` if every legal one is there.
+            incumbent: The table in use.
+        """
+        held = incumbent.entries if incumbent is not None else ()
+        incumbents = {entry.mnk: entry.config for entry in held if entry.config is not None}
+        entries = select(measurements, acc, layout, mode, pdl, evidence, incumbents)
+        return cls(Header.from_fingerprint(fingerprint, acc, layout), entries)
+
+    def check(self, device: Device, acc: Acc, layout: Layout) -> None:
+        """Makes sure the table is for this device, accumulator and layout.
+
+        Raises:
+            TableError: It is not; the message names both.
+        """
+        wanted = Header(device, acc, layout, {}).kind
+        if wanted != self.header.kind:
+            raise TableError(f"{self._label} is for {self.header.kind}, not for {wanted}: make one with `cudal2 train`")
+
+    def lookup(self, m: int, n: int, k: int) -> Entry | None:
+        """The entry of exactly this shape."""
+        return self._by_shape.get((m, n, k))
+
+    def best(self, m: int, n: int, k: int) -> Entry | None:
+        """The entry to use: the exact one, else the nearest in log space that is legal here, else ``None``.
+
+        A neighbour's entry keeps its sizes and times, and its evidence becomes ``transferred``.
+        """
+        shape = (m, n, k)
+        if shape not in self._best:
+            self._best[shape] = self._usable(self._problem(m, n, k))[0]
+        return self._best[shape]
+
+    def explain(self, m: int, n: int, k: int) -> str:
+        """In words: what :meth:`best` chooses and why, and which neighbours it passed over."""
+        entry, notes = self._usable(self._problem(m, n, k))
+        if entry is None:
+            return "; ".join([f"{m}_{n}_{k}: no entry to use", *notes])
+        how = "exact" if (entry.m, entry.n, entry.k) == (m, n, k) else f"nearest legal, {entry.mnk}"
+        time = f", {entry.median_us:.3f} us there" if entry.median_us else ""
+        reason = f", because {entry.reason}" if entry.reason else ""
+        return "; ".join([f"{m}_{n}_{k}: {entry.kernel_name} ({how}, {entry.evidence}{time}{reason})", *notes])
+
+    def merge(self, other: KernelTable) -> KernelTable:
+        """The better entry of each shape: more evidence first, then a time that is lower by more than noise.
+
+        Raises:
+            TableError: The other table is for another device, accumulator or layout.
+        """
+        other.check(self.header.device, self.header.acc, self.header.layout)
+        for difference in self.header.soft_differences(other.header.soft):
+            logger.warning("merging tables measured in different environments: %s", difference)
+        entries = dict(self._by_shape)
+        for shape, entry in other._by_shape.items():
+            entries[shape] = _better(entries[shape], entry) if shape in entries else entry
+        return KernelTable(self.header, entries.values())
+
+    def save(self, path: Path | str) -> None:
+        """Writes the table, replacing what is there.
+
+        Raises:
+            EnvironmentProblemError: The file cannot be written.
+        """
+        write_atomically(Path(path), self.to_text())
+
+    def save_merged(self, path: Path | str) -> KernelTable:
+        """Merges into the table at ``path``, if any, under its lock, and returns the result: two writers lose nothing.
+
+        Raises:
+            EnvironmentProblemError: The file cannot be written.
+            TableError: The table there is corrupt or for another device, accumulator or layout.
+        """
+        path = Path(path)
+        with locked(path):
+            merged = KernelTable.load(path).merge(self) if path.exists() else self
+            merged.save(path)
+        return merged
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, ready for JSON."""
+        header = {**self.header.to_dict(), "sha256": self.sha256}
+        return {"header": header, "entries": {entry.mnk: entry.to_dict() for entry in self.entries}}
+
+    def to_text(self) -> str:
+        """The file's text: one line for the header and one per shape, in the order of the sizes."""
+        values = self.to_dict()
+        lines = (f"{json.dumps(mnk)}: {json.dumps(entry, sort_keys=True)}" for mnk, entry in values["entries"].items())
+        header = json.dumps(values["header"], sort_keys=True)
+        return f'{{\n"header": {header},\n"entries": {{\n' + ",\n".join(lines) + "\n}\n}\n"
+
+    @property
+    def _label(self) -> str:
+        return f"table {self.path}" if self.path else "the table"
+
+    @classmethod
+    def _read(cls, path: Path) -> KernelTable:
+        try:
+            values = json.loads(path.read_text(encoding="utf-8"), object_pairs_hook=_unique)
+            header = dict(values["header"])
+            checksum = header.pop("sha256", None)
+            entries = [Entry.from_dict(mnk, entry) for mnk, entry in values["entries"].items()]
+            table = cls(Header.from_dict(header), entries, path)
+        except OSError as error:
+            raise TableError(f"cannot read table {path}: {error.strerror}") from error
+        except Cudal2Error as error:
+            raise TableError(f"table {path}: {error}") from error
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise TableError(
+                f"table {path} is corrupt ({type(error).__name__}: {error}): restore or delete it"
+            ) from error
+        if checksum not in (None, table.sha256):
+            raise TableError(
+                f'table {path} does not match its checksum: restore it, or drop its "sha256" if the edit is meant'
+            )
+        return table
+
+    @classmethod
+    def _search(cls, device: Device | None, acc: Acc, layout: Layout) -> KernelTable:
+        places, seen = search_path(), []
+        for place in places:
+            tables = [cls._read(path) for path in table_files(place)]
+            seen += [table.header.kind for table in tables]
+            fits = [table for table in tables if (table.header.acc, table.header.layout) == (acc, layout)]
+            fits = [table for table in fits if device is None or table.header.device == device]
+            if len(fits) > 1:
+                names = ", ".join(str(table.path) for table in fits)
+                raise TableError(f"several tables fit ({names}): name one")
+            if fits:
+                logger.info("kernel table: %s", fits[0].path)
+                return fits[0]
+        wanted = f"{device.name if device else 'any device'}, {acc}, {layout}"
+        found = f"there are {', '.join(sorted(set(seen)))}" if seen else "there are none"
+        looked = ", ".join(map(str, places))
+        raise TableError(f"no kernel table for {wanted} ({found} in {looked}): make one with `cudal2 train`")
+
+    def _problem(self, m: int, n: int, k: int) -> Problem:
+        return Problem(m, n, k, self.header.acc, self.header.layout)
+
+    def _usable(self, problem: Problem) -> tuple[Entry | None, list[str]]:
+        exact = self.lookup(problem.m, problem.n, problem.k)
+        ranked = self._neighbours(problem)
+        notes: list[str] = []
+        for entry in ranked:
+            config = self._fitted(entry.config, problem) if entry.config is not None else None
+            if entry.config is not None and config is None:
+                notes.append(f"{entry.mnk} passed over: {self._space.explain(entry.config, problem)[0]}")
+                continue
+            if entry is exact and config == entry.config:
+                return entry, notes
+            return replace(entry, config=config, evidence="transferred"), notes
+        if not ranked:
+            notes.append(f"no measured shape is within {NEAREST_FACTOR:g}x of it in each size")
+        return None, notes
+
+    def _neighbours(self, problem: Problem) -> list[Entry]:
+        """Entries within reach, the exact one included, nearest first by Euclidean distance of the logarithms."""
+        near = []
+        for entry in self.entries:
+            steps = [
+                abs(math.log(mine / theirs))
+                for mine, theirs in ((problem.m, entry.m), (problem.n, entry.n), (problem.k, entry.k))
+            ]
+            if max(steps) <= math.log(NEAREST_FACTOR) + 1e-9:
+                near.append((math.hypot(*steps), entry))
+        return [entry for _, entry in sorted(near, key=lambda item: item[0])]
+
+    def _fitted(self, config: KernelConfig, problem: Problem) -> KernelConfig | None:
+        """The configuration if legal for the problem, else the same cubin with the closest run-time axes that are."""
+        if self._space.explain(replace(config, raster="m", group=1, persistent=False), problem):
+            return None
+        groups = [group for group in _GROUPS if group <= config.group]
+        for group, raster, persistent in product(groups, (config.raster, "m"), (config.persistent, False)):
+            variant = replace(config, group=group, raster=raster, persistent=persistent)
+            if not self._space.explain(variant, problem):
+                return variant
+        return None
+
+
+def _better(mine: Entry, theirs: Entry) -> Entry:
+    mine_rank, theirs_rank = EVIDENCE.index(mine.evidence), EVIDENCE.index(theirs.evidence)
+    if mine_rank != theirs_rank:
+        return mine if mine_rank > theirs_rank else theirs
+    if mine.median_us is None or theirs.median_us is None:
+        return theirs if mine.median_us is None else mine
+    return theirs if theirs.median_us < mine.median_us * (1.0 - NOISE_FLOOR) else mine
+
+
+def _checksum(header: Header, entries: tuple[Entry, ...]) -> str:
+    values = {"header": header.to_dict(), "entries": {entry.mnk: entry.to_dict() for entry in entries}}
+    return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Refuses what a bad merge of two files leaves behind."""
+    values = dict(pairs)
+    if len(values) != len(pairs):
+        names = [name for name, _ in pairs]
+        raise ValueError(f"'{next(name for name in names if names.count(name) > 1)}' occurs twice")
+    return values

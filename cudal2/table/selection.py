@@ -1,0 +1,129 @@
+"""Which contestant wins a shape: the lowest median; ties go to the incumbent, then to the smaller kernel."""
+
+from __future__ import annotations
+
+import statistics
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+
+from cudal2.problem import Acc, Layout, Problem
+from cudal2.records.finals import REFERENCE, Final, group_finals
+from cudal2.records.measurement import Measurement, Mode
+from cudal2.records.shards import dedupe
+from cudal2.space import geometry
+from cudal2.space.config import KernelConfig
+from cudal2.table.entry import Entry, Evidence
+
+#: Times closer than this cannot be told apart from one run to the next, however steady the repeats were.
+NOISE_FLOOR = 0.005
+
+
+def select(
+    measurements: Iterable[Measurement],
+    acc: Acc,
+    layout: Layout,
+    mode: Mode = "offline",
+    pdl: bool | None = None,
+    evidence: Evidence = "searched",
+    incumbents: Mapping[str, KernelConfig] | None = None,
+) -> list[Entry]:
+    """One entry per shape; a shape where cuBLASLt-AutoTuning is faster gets a baseline entry with the reason.
+
+    Args:
+        measurements: Rows of any kind. Where a shape has finals, only the latest of each PDL setting counts.
+        acc: Accumulator of the table; other rows are left out.
+        layout: Layout of the table; other rows are left out.
+        mode: Protocol mode; other rows are left out.
+        pdl: Only rows with this setting; by default the faster of the two.
+        evidence: What the rows that are no finals amount to.
+        incumbents: Configurations in use by ``M_N_K``; they win ties.
+    """
+    rows = [row for row in measurements if (row.problem.acc, row.problem.layout, row.mode) == (acc, layout, mode)]
+    rows = [row for row in rows if pdl is None or row.config is None or row.pdl == pdl]
+    finals: dict[Problem, dict[bool, Final]] = defaultdict(dict)
+    for final in group_finals(rows):
+        if final.ours is not None:
+            finals[final.problem][final.pdl] = final
+    searched: dict[Problem, list[Measurement]] = defaultdict(list)
+    for row in dedupe(rows):
+        searched[row.problem].append(row)
+    entries = []
+    for problem in sorted(searched):
+        incumbent = (incumbents or {}).get(problem.mnk)
+        if problem in finals:
+            entry: Entry | None = _from_final(min(finals[problem].values(), key=_our_median_us), incumbent)
+        else:
+            entry = _from_search(problem, searched[problem], evidence, incumbent)
+        entries += [entry] if entry is not None else []
+    return entries
+
+
+def _our_median_us(final: Final) -> float:
+    return final.ours.median_us if final.ours is not None else float("inf")
+
+
+def _from_final(final: Final, incumbent: KernelConfig | None) -> Entry:
+    baseline = final.baseline(REFERENCE)
+    rows = [row for row in final.rows if row.ok and row.config is not None]
+    return _entry(winner(rows, incumbent), rows, baseline.median_us if baseline else None, "final")
+
+
+def _from_search(
+    problem: Problem, rows: Sequence[Measurement], evidence: Evidence, incumbent: KernelConfig | None
+) -> Entry | None:
+    tried = [row for row in rows if row.config is not None]
+    passed = [row for row in tried if row.ok]
+    if passed:
+        return _entry(winner(passed, incumbent), passed, None, evidence)
+    if not tried:
+        return None
+    causes = ", ".join(
+        f"{count} {status}" for status, count in Counter(row.status.value for row in tried).most_common()
+    )
+    reason = f"none of {len(tried)} configurations passed: {causes}"
+    return Entry(problem.m, problem.n, problem.k, None, REFERENCE, None, None, evidence, reason=reason)
+
+
+def _entry(best: Measurement, rows: Sequence[Measurement], ref_us: float | None, evidence: Evidence) -> Entry:
+    problem, config = best.problem, best.config
+    # The reference of the winner's own rounds saw the same clocks as the winner.
+    if best.ref_times_us:
+        ref_us = statistics.median(best.ref_times_us)
+    if ref_us is not None and ref_us < best.median_us:
+        reason = f"{best.config.name if best.config else ''} took {best.median_us:.3f} us against {ref_us:.3f} us"
+        return Entry(problem.m, problem.n, problem.k, None, REFERENCE, ref_us, ref_us, evidence, reason=reason)
+    others = [row.median_us for row in rows if row.config != config]
+    return Entry(
+        m=problem.m,
+        n=problem.n,
+        k=problem.k,
+        config=config,
+        baseline=None,
+        median_us=best.median_us,
+        ref_us=ref_us,
+        evidence=evidence,
+        pdl=best.pdl,
+        runner_up_us=min(others, default=None),
+    )
+
+
+def winner(rows: Sequence[Measurement], incumbent: KernelConfig | None = None) -> Measurement:
+    """The fastest of passed rows; among those within its noise the incumbent, else the smallest kernel."""
+    fastest = min(rows, key=lambda row: (row.median_us, _size(row)))
+    limit_us = fastest.median_us * (1.0 + noise(fastest))
+    ties = [row for row in rows if row.median_us <= limit_us]
+    return min(ties, key=lambda row: (row.config != incumbent, _size(row)))
+
+
+def noise(row: Measurement) -> float:
+    """Relative spread of a row's repeats: median absolute deviation over median, at least :data:`NOISE_FLOOR`."""
+    deviation_us = statistics.median(abs(time_us - row.median_us) for time_us in row.times_us)
+    return max(NOISE_FLOOR, deviation_us / row.median_us)
+
+
+def _size(row: Measurement) -> tuple[int, int, int, str]:
+    """Shared memory, threads, cluster: what a kernel takes from its neighbours; the name settles the rest."""
+    config = row.config
+    if config is None:
+        return 0, 0, 0, row.contestant
+    return geometry.smem_bytes(config), geometry.threads(config), geometry.cluster_size(config), config.name

@@ -1,0 +1,397 @@
+"""Kernel tables: round trips, refusals, exact and nearest lookup, choosing winners, concurrent writers."""
+
+import dataclasses
+import json
+import logging
+import multiprocessing
+import re
+
+import pytest
+from fabricated_finals import final_rows
+from fabricated_recording import FINGERPRINT
+
+from cudal2.errors import EnvironmentProblemError, TableError
+from cudal2.problem import Problem
+from cudal2.records.measurement import Measurement, Status
+from cudal2.space.config import KernelConfig
+from cudal2.space.space import SearchSpace
+from cudal2.table import Device, Entry, Header, KernelTable
+
+SMALL = KernelConfig(64, 64, 64, 2, "coop", 1, 1, 1, 1, "tma", 1, "m", 1, False)
+LARGE = KernelConfig(128, 256, 64, 4, "coop", 2, 1, 1, 1, "tma", 1, "m", 4, False)
+WAVES = dataclasses.replace(LARGE, group=8, persistent=True)
+SPLIT = KernelConfig(64, 64, 64, 4, "coop", 1, 1, 1, 4, "direct", 1, "m", 1, False)
+HEADER = Header.from_fingerprint(FINGERPRINT, "fp32", "tn")
+
+
+def entry(mnk, config=SMALL, median_us=4.0, ref_us=5.0, evidence="searched", **more):
+    problem = Problem.parse(mnk)
+    return Entry(problem.m, problem.n, problem.k, config, None, median_us, ref_us, evidence, **more)
+
+
+def lost(mnk, median_us=3.0, evidence="searched"):
+    problem = Problem.parse(mnk)
+    return Entry(
+        problem.m, problem.n, problem.k, None, "cublaslt_auto", median_us, median_us, evidence, reason="ours took 4 us"
+    )
+
+
+def row(mnk, config, times_us, ref_us=(), pdl=False, **more):
+    problem = Problem.parse(mnk, **more)
+    return Measurement(
+        problem, "sm90_ws", config, Status.CORRECT, times_us=tuple(times_us), ref_times_us=tuple(ref_us), pdl=pdl
+    )
+
+
+def chosen(rows, mnk="512_512_512", **more):
+    problem = Problem.parse(mnk)
+    return KernelTable.from_measurements(rows, FINGERPRINT, **more).lookup(problem.m, problem.n, problem.k)
+
+
+@pytest.fixture
+def table():
+    return KernelTable(HEADER, [entry("1024_1024_1024", LARGE), entry("64_64_64"), lost("8192_64_64")])
+
+
+@pytest.fixture
+def saved(table, tmp_path):
+    table.save(tmp_path / "table.json")
+    return tmp_path / "table.json"
+
+
+# The file
+
+
+def test_a_saved_table_loads_as_it_was(table, saved):
+    loaded = KernelTable.load(saved)
+    assert loaded.entries == table.entries
+    assert loaded.header == table.header
+    assert loaded.sha256 == table.sha256
+    loaded.save(saved.with_name("again.json"))
+    assert saved.with_name("again.json").read_text() == saved.read_text()
+
+
+def test_one_line_per_shape_in_order_of_size(saved):
+    lines = saved.read_text().splitlines()
+    shapes = [match.group(1) for line in lines if (match := re.match(r'"(\d+_\d+_\d+)":', line))]
+    assert shapes == ["64_64_64", "1024_1024_1024", "8192_64_64"]
+    values = json.loads(saved.read_text())
+    assert values["entries"]["64_64_64"]["config"] == {**SMALL.to_dict()}
+    assert list(values) == ["header", "entries"]
+
+
+def test_the_file_does_not_depend_on_the_order_of_entries(table):
+    assert KernelTable(HEADER, table.entries[::-1]).to_text() == table.to_text()
+
+
+def test_the_checksum_follows_the_content(table):
+    other = KernelTable(HEADER, [*table.entries[:-1], lost("8192_64_64", 3.5)])
+    assert other.sha256 != table.sha256
+
+
+def test_an_empty_table_round_trips(tmp_path):
+    KernelTable(HEADER, []).save(tmp_path / "empty.json")
+    assert len(KernelTable.load(tmp_path / "empty.json")) == 0
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (lambda text: text[: len(text) // 2], "corrupt"),
+        (lambda text: "", "corrupt"),
+        (lambda text: "[]", "corrupt"),
+        (lambda text: '{"entries": {}}', "corrupt"),
+        (lambda text: text.replace('"median_us": 4.0', '"median_us": 2.0'), "checksum"),
+        (lambda text: text.replace('"schema": 1', '"schema": 9'), "schema 9 is not 1"),
+        (
+            lambda text: text.replace('"stages"', '"stagger"'),
+            r"64_64_64.*wrong or missing fields \['stages', 'stagger'\]",
+        ),
+        (lambda text: text.replace('"8192_64_64"', '"64_64_64"'), "'64_64_64' occurs twice"),
+        (lambda text: text.replace('"64_64_64"', '"64_64"'), "64_64.*M_N_K"),
+        (lambda text: text.replace('"acc": "fp32"', '"acc": "fp8"'), "fp8"),
+        (lambda text: text.replace('"reason": "ours took 4 us"', '"reason": ""'), "needs its reason"),
+        (lambda text: text.replace('"evidence": "searched"', '"evidence": "hearsay"'), "hearsay"),
+        (lambda text: text.replace('"evidence": "searched"', '"surprise": 1, "evidence": "searched"'), "surprise"),
+    ],
+)
+def test_a_damaged_table_is_one_clear_line(saved, damage, message):
+    saved.write_text(damage(saved.read_text()))
+    with pytest.raises(TableError, match=message) as caught:
+        KernelTable.load(saved)
+    assert str(saved) in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_table_edited_on_purpose_loads_without_its_checksum(saved):
+    text = re.sub(r', "sha256": "\w+"', "", saved.read_text()).replace('"median_us": 4.0', '"median_us": 2.0')
+    saved.write_text(text)
+    assert KernelTable.load(saved).lookup(64, 64, 64).median_us == 2.0
+
+
+def test_a_missing_file_is_a_table_error(tmp_path):
+    with pytest.raises(TableError, match="No such file"):
+        KernelTable.load(tmp_path / "none.json")
+
+
+def test_saving_leaves_no_partial_file(saved):
+    assert [path.name for path in saved.parent.iterdir()] == ["table.json"]
+
+
+def test_an_unwritable_target_is_one_clear_line(table, tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(EnvironmentProblemError, match="cannot write"):
+        table.save(tmp_path / "file" / "table.json")
+
+
+# The device
+
+
+@pytest.mark.parametrize(
+    ("gib", "memory_gb"),
+    [(79.6, 80), (79.1, 80), (93.1, 96), (94.5, 96), (139.8, 141), (140.4, 141), (39.4, 40), (178.4, 180)],
+)
+def test_memory_classes_are_nominal_sizes(gib, memory_gb):
+    assert Device.from_memory((9, 0), 132, gib).memory_gb == memory_gb
+
+
+def test_the_name_of_the_gpu_is_only_a_label(table, saved):
+    renamed = dataclasses.replace(FINGERPRINT, gpu="NVIDIA H200 / vGPU")
+    KernelTable.load(saved, device=Device.from_fingerprint(renamed))
+    assert Device.from_fingerprint(renamed).name == "sm90_132sm_141gb"
+
+
+@pytest.mark.parametrize("change", [{"capability": (8, 0)}, {"sm_count": 114}, {"memory_gib": 80}])
+def test_another_device_is_refused(saved, change):
+    device = Device.from_fingerprint(dataclasses.replace(FINGERPRINT, **change))
+    with pytest.raises(TableError, match=f"is for sm90_132sm_141gb_fp32_tn, not for {device.name}_fp32_tn"):
+        KernelTable.load(saved, device=device)
+
+
+@pytest.mark.parametrize("wanted", [{"acc": "fp16"}, {"layout": "nn"}])
+def test_another_accumulator_or_layout_is_refused(saved, wanted):
+    with pytest.raises(TableError, match="is for sm90_132sm_141gb_fp32_tn"):
+        KernelTable.load(saved, device=HEADER.device, **wanted)
+
+
+def test_soft_differences_are_named_and_unknown_never_matches():
+    assert HEADER.soft_differences(HEADER.soft) == []
+    changed = HEADER.soft_differences({**HEADER.soft, "driver": "600"})
+    assert changed == ["driver: measured with 0, here 600"]
+    unknown = dataclasses.replace(HEADER, soft={"driver": "unknown"})
+    assert unknown.soft_differences({"driver": "unknown"}) != []
+
+
+# The search path
+
+
+@pytest.fixture
+def places(tmp_path, monkeypatch):
+    monkeypatch.setenv("CUDAL2_TABLE_PATH", f"{tmp_path / 'first'}:{tmp_path / 'second'}")
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "home"))
+    return {
+        "first": tmp_path / "first",
+        "second": tmp_path / "second",
+        "user": tmp_path / "home" / "cudal2" / "tables",
+    }
+
+
+def test_the_first_place_with_a_fit_wins(table, places, caplog):
+    table.save(places["user"] / "b.json")
+    assert KernelTable.load(device=HEADER.device).path == places["user"] / "b.json"
+    table.save(places["second"] / "a.json")
+    assert KernelTable.load(device=HEADER.device).path == places["second"] / "a.json"
+    KernelTable(dataclasses.replace(HEADER, acc="fp16"), []).save(places["first"] / "other.json")
+    with caplog.at_level(logging.INFO, "cudal2"):
+        assert KernelTable.load(device=HEADER.device).path == places["second"] / "a.json"
+    assert str(places["second"] / "a.json") in caplog.text
+
+
+def test_a_single_file_may_stand_on_the_path(table, places):
+    table.save(places["first"])
+    assert KernelTable.load(device=HEADER.device).path == places["first"]
+
+
+def test_no_fit_says_what_there_is_and_what_makes_one(table, places):
+    table.save(places["first"] / "a.json")
+    device = dataclasses.replace(HEADER.device, sm_count=114)
+    message = r"no kernel table for sm90_114sm_141gb, fp32, tn .*sm90_132sm_141gb_fp32_tn.*cudal2 train"
+    with pytest.raises(TableError, match=message):
+        KernelTable.load(device=device)
+
+
+def test_an_ambiguous_place_is_a_miss(table, places):
+    table.save(places["first"] / "a.json")
+    table.save(places["first"] / "b.json")
+    with pytest.raises(TableError, match="several tables fit"):
+        KernelTable.load(device=HEADER.device)
+
+
+# Lookup
+
+
+def test_lookup_is_exact(table):
+    assert table.lookup(64, 64, 64).config == SMALL
+    assert table.lookup(64, 64, 72) is None
+
+
+def test_best_prefers_the_exact_entry(table):
+    assert table.best(1024, 1024, 1024) is table.lookup(1024, 1024, 1024)
+    assert "exact" in table.explain(1024, 1024, 1024)
+
+
+def test_a_baseline_entry_is_found_too(table):
+    assert table.best(8192, 64, 64).kernel_name == "cublaslt_auto"
+    assert "because ours took 4 us" in table.explain(8192, 64, 64)
+
+
+def test_nearest_is_nearest_in_log_space():
+    table = KernelTable(HEADER, [entry("128_1024_1024", SMALL), entry("1024_1024_1024", LARGE)])
+    # 300 lies nearer to 128 by difference, and by logarithm; 400 only by difference.
+    assert table.best(300, 1024, 1024).m == 128
+    assert table.best(400, 1024, 1024).m == 1024
+    assert table.best(400, 1024, 1024).evidence == "transferred"
+    assert "nearest legal, 1024_1024_1024" in table.explain(400, 1024, 1024)
+
+
+def test_a_shape_far_from_all_others_gets_nothing(table):
+    assert table.best(16384, 16384, 16384) is None
+    assert "no measured shape is within 4x" in table.explain(16384, 16384, 16384)
+
+
+def test_a_neighbour_that_is_illegal_here_is_passed_over():
+    table = KernelTable(HEADER, [entry("64_64_512", SPLIT), entry("64_64_64", SMALL)])
+    # 128 deep there are two K tiles: four slices have nothing to split.
+    assert SearchSpace().explain(SPLIT, Problem(64, 64, 128)) != []
+    assert table.best(64, 64, 192).config == SMALL
+    assert "64_64_512 passed over: split_k" in table.explain(64, 64, 192)
+
+
+def test_a_neighbour_keeps_its_cubin_with_run_time_axes_that_fit():
+    table = KernelTable(HEADER, [entry("4096_4096_1024", WAVES)])
+    assert table.best(4096, 4096, 1024).config == WAVES
+    fitted = table.best(1024, 1024, 1024)
+    assert fitted.config == LARGE
+    assert SearchSpace().explain(fitted.config, Problem(1024, 1024, 1024)) == []
+
+
+def test_a_shape_tma_cannot_address_gets_nothing(table):
+    assert table.best(64, 64, 63) is None
+    assert "alignment" in table.explain(64, 64, 63)
+
+
+# Choosing
+
+
+def test_the_lowest_median_wins():
+    rows = [row("512_512_512", SMALL, [4.0, 9.0, 4.0]), row("512_512_512", LARGE, [5.0, 5.0, 3.0])]
+    best = chosen(rows)
+    assert (best.config, best.median_us, best.runner_up_us, best.evidence) == (SMALL, 4.0, 5.0, "searched")
+
+
+def test_a_tie_goes_to_the_incumbent_then_to_the_smaller_kernel():
+    rows = [row("512_512_512", SMALL, [4.01]), row("512_512_512", LARGE, [4.0])]
+    assert chosen(rows).config == SMALL
+    incumbent = KernelTable(HEADER, [entry("512_512_512", LARGE)])
+    assert chosen(rows, incumbent=incumbent).config == LARGE
+    clear = [row("512_512_512", SMALL, [4.0]), row("512_512_512", LARGE, [4.4])]
+    assert chosen(clear, incumbent=incumbent).config == SMALL
+
+
+def test_noisy_repeats_widen_the_tie():
+    steady = [row("512_512_512", SMALL, [4.1] * 5), row("512_512_512", LARGE, [4.0] * 5)]
+    noisy = [steady[0], row("512_512_512", LARGE, [3.8, 3.9, 4.0, 4.1, 4.2])]
+    assert chosen(steady).config == LARGE
+    assert chosen(noisy).config == SMALL
+
+
+def test_where_ours_loses_the_baseline_stands_with_the_reason():
+    best = chosen([row("512_512_512", SMALL, [5.0], ref_us=[4.0])])
+    assert (best.config, best.baseline, best.median_us, best.ref_us) == (None, "cublaslt_auto", 4.0, 4.0)
+    assert best.reason == f"{SMALL.name} took 5.000 us against 4.000 us"
+
+
+def test_failures_and_baselines_never_win():
+    problem = Problem(512, 512, 512)
+    wrong = Measurement(problem, "sm90_ws", LARGE, Status.CORRECTNESS, "off")
+    baseline = Measurement(problem, "cublas", None, Status.CORRECT, times_us=(0.1,))
+    assert chosen([wrong, baseline, row("512_512_512", SMALL, [4.0])]).config == SMALL
+    best = chosen([wrong, baseline])
+    assert best.baseline == "cublaslt_auto"
+    assert best.reason == "none of 1 configurations passed: 1 correctness"
+    assert len(KernelTable.from_measurements([baseline], FINGERPRINT)) == 0
+
+
+def test_other_accumulators_layouts_and_modes_are_left_out():
+    rows = [row("512_512_512", LARGE, [1.0], acc="fp16"), row("512_512_512", LARGE, [1.0], layout="nn")]
+    rows.append(dataclasses.replace(row("512_512_512", LARGE, [1.0]), mode="server"))
+    assert chosen([*rows, row("512_512_512", SMALL, [4.0])]).config == SMALL
+    assert len(KernelTable.from_measurements(rows, FINGERPRINT)) == 0
+
+
+def test_pdl_is_chosen_with_the_kernel_unless_asked_for():
+    rows = [row("512_512_512", SMALL, [4.0]), row("512_512_512", SMALL, [3.0], pdl=True)]
+    assert chosen(rows).pdl is True
+    assert chosen(rows, pdl=False).median_us == 4.0
+
+
+def test_a_final_overrules_the_search_and_the_latest_final_the_others():
+    searched = row("512_512_512", LARGE, [1.0])
+    early = final_rows("512_512_512", 4.0, {"cublaslt_auto_tn": 5.0, "cublaslt_auto_nn": 4.5})
+    late = final_rows("512_512_512", 6.0, {"cublaslt_auto_tn": 5.0}, utc="2001-01-01T00:00:00+00:00")
+    best = chosen([searched, *early])
+    assert (best.evidence, best.median_us, best.ref_us) == ("final", 4.0, 4.5)
+    assert chosen([searched, *early, *late]).baseline == "cublaslt_auto"
+
+
+# Merging
+
+
+def test_merging_keeps_the_better_entry_of_each_shape(table):
+    other = KernelTable(HEADER, [entry("64_64_64", LARGE, 3.0), entry("128_64_64")])
+    merged = table.merge(other)
+    assert merged.lookup(64, 64, 64).config == LARGE
+    assert merged.lookup(128, 64, 64).config == SMALL
+    assert len(merged) == 4
+
+
+def test_merging_prefers_evidence_and_leaves_ties_with_the_incumbent(table):
+    final = KernelTable(HEADER, [entry("64_64_64", LARGE, 4.5, evidence="final")])
+    assert table.merge(final).lookup(64, 64, 64).config == LARGE
+    assert final.merge(table).lookup(64, 64, 64).config == LARGE
+    near = KernelTable(HEADER, [entry("64_64_64", LARGE, 3.99)])
+    assert table.merge(near).lookup(64, 64, 64).config == SMALL
+
+
+def test_merging_tables_of_two_devices_is_refused_and_of_two_drivers_warned_about(table, caplog):
+    with pytest.raises(TableError, match="not for"):
+        table.merge(KernelTable(dataclasses.replace(HEADER, layout="nn"), []))
+    table.merge(KernelTable(dataclasses.replace(HEADER, soft={**HEADER.soft, "driver": "600"}), []))
+    assert "driver: measured with 0, here 600" in caplog.text
+
+
+def add_entry(path, index):
+    KernelTable(HEADER, [entry(f"{8 * (index + 1)}_64_64")]).save_merged(path)
+
+
+def test_concurrent_writers_lose_nothing(tmp_path):
+    path = tmp_path / "table.json"
+    context = multiprocessing.get_context("fork")
+    writers = [context.Process(target=add_entry, args=(path, index)) for index in range(6)]
+    for writer in writers:
+        writer.start()
+    for writer in writers:
+        writer.join()
+    assert len(KernelTable.load(path)) == 6
+
+
+def test_a_table_made_from_a_recording_names_its_device(tiny_recording):
+    table = KernelTable.from_measurements(tiny_recording.measurements(), tiny_recording.fingerprint)
+    assert table.header.device.name == "sm90_132sm_141gb"
+    assert len(table) == len(tiny_recording.problems)
+    for item in table.entries:
+        problem = Problem(item.m, item.n, item.k)
+        fastest = min(
+            row.median_us for row in tiny_recording.measurements() if row.problem == problem and row.config and row.ok
+        )
+        assert item.median_us == pytest.approx(min(fastest * 1.01, item.ref_us), rel=0.01)
