@@ -73,9 +73,56 @@ __device__ __forceinline__ void store_pair(const GemmParams& params, int row, in
   }
 }
 
+// Transposes the 4 x 4 words that the four lanes of a quad hold, so that lane t ends with the whole of block t.
+__device__ __forceinline__ void transpose_quad(uint32_t (&w)[4]) {
+  const bool odd = threadIdx.x & 1;
+  const bool high = threadIdx.x & 2;
+#pragma unroll
+  for (int j = 0; j < 4; j += 2) {
+    const uint32_t got = __shfl_xor_sync(0xFFFFFFFF, odd ? w[j] : w[j + 1], 1);
+    w[j] = odd ? got : w[j];
+    w[j + 1] = odd ? w[j + 1] : got;
+  }
+#pragma unroll
+  for (int j = 0; j < 2; ++j) {
+    const uint32_t got = __shfl_xor_sync(0xFFFFFFFF, high ? w[j] : w[j + 2], 2);
+    w[j] = high ? got : w[j];
+    w[j + 2] = high ? w[j + 2] : got;
+  }
+}
+
+// 16 bytes a lane, 64 bytes a row and warp; needs rows of C on 16-byte boundaries.
+template <class G, class Acc>
+__device__ __forceinline__ void store_direct_wide(const GemmParams& params, const Acc (&acc)[G::kBlocks], int row, int col0) {
+  const int col = col0 + threadIdx.x % 4 * 8;
+#pragma unroll
+  for (int i = 0; i < G::kBlocks; ++i) {
+#pragma unroll
+    for (int nb = 0; nb < G::kTileN / 8; nb += 4) {
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        uint32_t w[4] = {acc[i].word(nb, half), acc[i].word(nb + 1, half), acc[i].word(nb + 2, half), acc[i].word(nb + 3, half)};
+        transpose_quad(w);
+        const int r = row + i * 64 + half * 8;
+        const int c = col + nb * 8;
+        if (r < params.m && c < params.n) {
+          __half* at = static_cast<__half*>(params.c_ptr) + int64_t(r) * params.ldc + c;
+          *reinterpret_cast<uint4*>(at) = make_uint4(w[0], w[1], w[2], w[3]);
+        }
+      }
+    }
+  }
+}
+
 template <class G, class Acc>
 __device__ __forceinline__ void store_direct(const GemmParams& params, const Acc (&acc)[G::kBlocks], int row0, int col0) {
   const int row = row0 + threadIdx.x % kWarpGroup / 32 * 16 + threadIdx.x % 32 / 4;
+  if constexpr (G::kTileN % 32 == 0) {
+    if (params.ldc % 8 == 0) {
+      store_direct_wide<G>(params, acc, row, col0);
+      return;
+    }
+  }
   const int col = col0 + threadIdx.x % 4 * 2;
 #pragma unroll
   for (int i = 0; i < G::kBlocks; ++i) {
@@ -99,7 +146,7 @@ __device__ __forceinline__ float4 load_from_rank(uint32_t address, uint32_t rank
 }
 
 // fp32 partials of every CTA of the split, laid out quad-major so that a thread finds its own elements at the same
-// place in every peer. Each rank adds one share of the quads, in rank order: the result does not depend on timing.
+// place in every peer. Each slice adds one share of the quads, in slice order: the result does not depend on timing.
 template <class G, class Acc>
 __device__ __forceinline__ void expose_partials(const Acc (&acc)[G::kBlocks], float4* partials) {
   barrier_sync(kConsumerBarrier, G::kConsumerThreads);  // every warp group has left the stages that this overwrites
@@ -113,20 +160,20 @@ __device__ __forceinline__ void expose_partials(const Acc (&acc)[G::kBlocks], fl
 }
 
 template <class G>
-__device__ __forceinline__ void reduce_partials(const GemmParams& params, const float4* partials, int row0, int col0) {
+__device__ __forceinline__ void reduce_partials(const GemmParams& params, const float4* partials, int slice, int share, int row0,
+                                                int col0) {
   constexpr int kQuads = G::kBlocks * G::kTileN / 8;
   constexpr int kShare = kQuads / G::kSplitK;
-  const int rank = int(cute::block_rank_in_cluster());
   const int row = row0 + threadIdx.x % kWarpGroup / 32 * 16 + threadIdx.x % 32 / 4;
   const int col = col0 + threadIdx.x % 4 * 2;
 #pragma unroll
   for (int s = 0; s < kShare; ++s) {
-    const int quad = rank * kShare + s;
+    const int quad = slice * kShare + s;
     const uint32_t address = cute::cast_smem_ptr_to_uint(partials + quad * G::kConsumerThreads + threadIdx.x);
     float4 sum = make_float4(0.f, 0.f, 0.f, 0.f);
 #pragma unroll
     for (int peer = 0; peer < G::kSplitK; ++peer) {
-      const float4 part = load_from_rank(address, peer);
+      const float4 part = load_from_rank(address, peer * G::kShareSize + share);
       sum.x += part.x;
       sum.y += part.y;
       sum.z += part.z;

@@ -18,7 +18,8 @@ struct Geometry : Config {
   using Config::kTileK, Config::kTileM, Config::kTileN, Config::kTmaStore;
 
   static constexpr int kClusterSize = kClusterM * kClusterN * kSplitK;
-  static constexpr bool kMulticast = kClusterM * kClusterN > 1;
+  static constexpr int kShareSize = kClusterM * kClusterN;  // CTAs that share operands: one K slice of the cluster
+  static constexpr bool kMulticast = kShareSize > 1;
   static constexpr int kPeers = kClusterM + kClusterN - 1;  // CTAs whose stages one CTA's consumers must release
 
   static constexpr int kConsumerThreads = kConsumers * kWarpGroup;
@@ -52,8 +53,9 @@ struct Geometry : Config {
   static_assert(kSliceA % 8 == 0 && kSliceB % 8 == 0, "a multicast slice is whole swizzle atoms of 8 rows, or the bytes never add up");
   static_assert(kTileN % kBoxN == 0 || Config::kKMajorB, "N-major B is loaded in whole boxes");
   static_assert(!kTmaStore || kStoreColumns >= 16, "a TMA store box is at least 32 bytes wide");
-  static_assert(kSplitK == 1 || (!kPingpong && !kTmaStore && !kMulticast), "split-K: cooperative, direct store, its own cluster");
-  static_assert(kSplitK == 1 || (kBlocks * kTileN / 8) % kSplitK == 0, "every CTA of a split reduces the same share");
+  static_assert(kSplitK == 1 || (!kPingpong && !kTmaStore), "split-K: cooperative, direct store");
+  static_assert(kClusterSize <= 16, "no cluster is larger than 16 CTAs");
+  static_assert(kSplitK == 1 || (kBlocks * kTileN / 8) % kSplitK == 0, "every CTA of a split reduces as much as the others");
   static_assert(2 * kStages * 8 <= kBarrierBytes, "barriers outgrow their room");
   static_assert(Config::kThreads == kConsumerThreads + kProducerThreads, "threads disagree with the host");
   static_assert(Config::kSmemBytes == kAlignment + kBodyBytes + kEpilogueBytes + kBarrierBytes, "shared memory disagrees with the host");

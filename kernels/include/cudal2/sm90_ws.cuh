@@ -27,7 +27,8 @@ struct Work {
   const GemmParams& params;
   int rank;      // in the cluster
   int cta_m;     // tile of the cluster, along M
-  int cta_n;
+  int cta_n;     // and along N
+  int slice;     // of K
   int first;     // first cluster tile
   int stride;    // clusters in the grid
   int tiles;
@@ -37,12 +38,15 @@ struct Work {
     rank = G::kClusterSize > 1 ? int(cute::block_rank_in_cluster()) : 0;
     cta_m = rank % G::kClusterM;
     cta_n = rank / G::kClusterM % G::kClusterN;
+    slice = rank / G::kShareSize;
     first = blockIdx.x / G::kClusterSize;
     stride = gridDim.x / G::kClusterSize;
     tiles = p.tiles_m * p.tiles_n;
     const int k_tiles = (p.k + G::kTileK - 1) / G::kTileK;
-    k = G::kSplitK == 1 ? KRange{0, k_tiles} : KRange{k_tiles * rank / G::kSplitK, k_tiles * (rank + 1) / G::kSplitK};
+    k = G::kSplitK == 1 ? KRange{0, k_tiles} : KRange{k_tiles * slice / G::kSplitK, k_tiles * (slice + 1) / G::kSplitK};
   }
+  // The CTA at (m, n) of the same K slice; slices share nothing until they reduce.
+  __device__ __forceinline__ int peer(int m, int n) const { return slice * G::kShareSize + n * G::kClusterM + m; }
   __device__ __forceinline__ int row(TileCoord tile) const { return (tile.m * G::kClusterM + cta_m) * G::kTileM; }
   __device__ __forceinline__ int col(TileCoord tile) const { return (tile.n * G::kClusterN + cta_n) * G::kTileN; }
 };
@@ -81,9 +85,9 @@ __device__ __forceinline__ void load_stage(const Work<G>& work, const Smem<G>& s
   uint16_t mask_a = 0;
   uint16_t mask_b = 0;
 #pragma unroll
-  for (int i = 0; i < G::kClusterN; ++i) mask_a |= 1 << (work.cta_m + i * G::kClusterM);
+  for (int i = 0; i < G::kClusterN; ++i) mask_a |= 1 << work.peer(work.cta_m, i);
 #pragma unroll
-  for (int i = 0; i < G::kClusterM; ++i) mask_b |= 1 << (i + work.cta_n * G::kClusterM);
+  for (int i = 0; i < G::kClusterM; ++i) mask_b |= 1 << work.peer(i, work.cta_n);
 
   const int slice_a = work.cta_n * G::kSliceA;
 #pragma unroll
@@ -110,6 +114,7 @@ template <class G>
 __device__ __forceinline__ void produce(const Work<G>& work, const Smem<G>& smem) {
   StageCursor<G::kStages> cursor;
   wait_for_previous_grid();
+  allow_next_grid();  // its CTAs may take free slots now; they touch no operand before this grid has ended
   for (int t = work.first; t < work.tiles; t += work.stride) {
     const TileCoord tile = tile_at(work.params, t);
     const int row = work.row(tile);
@@ -121,7 +126,6 @@ __device__ __forceinline__ void produce(const Work<G>& work, const Smem<G>& smem
       cursor.step();
     }
   }
-  allow_next_grid();
 }
 
 // Gives a stage back to every CTA that multicasts into it: one arrival per warp group and CTA.
@@ -131,8 +135,9 @@ __device__ __forceinline__ void release_stage(const Work<G>& work, const Smem<G>
   if constexpr (!G::kMulticast) {
     if (thread == 0) EmptyBarrier::arrive(smem.empty(stage));
   } else if (thread < G::kPeers) {
-    const int peer = thread < G::kClusterM ? thread + work.cta_n * G::kClusterM
-                                           : work.cta_m + ((work.cta_n + 1 + thread - G::kClusterM) % G::kClusterN) * G::kClusterM;
+    const int peer = thread < G::kClusterM
+                         ? work.peer(thread, work.cta_n)
+                         : work.peer(work.cta_m, (work.cta_n + 1 + thread - G::kClusterM) % G::kClusterN);
     EmptyBarrier::arrive(smem.empty(stage), peer, 1);
   }
 }
@@ -211,7 +216,7 @@ __device__ __forceinline__ void consume(const Work<G>& work, const Smem<G>& smem
     if constexpr (G::kSplitK > 1) {
       expose_partials<G>(acc, smem.partials());
       cluster_barrier();
-      reduce_partials<G>(work.params, smem.partials(), row, col);
+      reduce_partials<G>(work.params, smem.partials(), work.slice, work.rank % G::kShareSize, row, col);
     } else if constexpr (G::kTmaStore) {
       store_tma<G>(work.params, acc, smem.staging(group), group, row, col, turn);
     } else {
@@ -237,7 +242,7 @@ __device__ __forceinline__ void set_up(const GemmParams& params, const Smem<G>& 
     }
     cutlass::arch::fence_barrier_init();
   }
-  if constexpr (G::kClusterSize > 1) {
+  if constexpr (G::kMulticast) {
     cluster_barrier();  // no CTA sends before its peers' barriers exist
   } else {
     __syncthreads();
