@@ -24,6 +24,7 @@ class KernelSource:
         name: Build key, for example ``sm90_ws_128x256x64_s4_coop2_c2x1_k1_tma_o1_fp32_tn``.
         text: CUDA C++.
         digest: SHA-256 over the text and every header under ``include_dir``.
+        headers: The part of it that is the headers', by :func:`headers_digest`.
         threads: Threads of one block.
         smem_bytes: Dynamic shared memory of one block.
         register_pool: Registers of one block that the kernel's setmaxnreg hands out; 0 where it uses none.
@@ -33,6 +34,7 @@ class KernelSource:
     name: str
     text: str
     digest: str
+    headers: str
     threads: int
     smem_bytes: int
     register_pool: int
@@ -64,10 +66,12 @@ def render(config: KernelConfig, acc: Acc, layout: Layout, kernels: Path | None 
         raise ToolchainError(f"cannot read kernel template {template} ({error.strerror}): reinstall cudal2") from error
     except (KeyError, ValueError) as error:
         raise ToolchainError(f"{template}: unknown placeholder {error}: see codegen.placeholders") from error
+    headers = headers_digest(folder / "include")
     return KernelSource(
         name=build_key(config, acc, layout),
         text=text,
-        digest=hashlib.sha256(f"{text}\0{headers_digest(folder / 'include')}".encode()).hexdigest(),
+        digest=hashlib.sha256(f"{text}\0{headers}".encode()).hexdigest(),
+        headers=headers,
         threads=geometry.threads(config),
         smem_bytes=geometry.smem_bytes(config),
         register_pool=_register_pool(config),

@@ -29,7 +29,7 @@ NO_COMPILER = Toolchain("sm_90a", "13.0.88", (), (), "none", unavailable="no hea
 
 def source(text: str = "kernel", name: str = "sm90_ws_x_fp32_tn") -> KernelSource:
     digest = hashlib.sha256(text.encode()).hexdigest()
-    return KernelSource(name, text, digest, 384, 1_000, 64_512, Path("include"))
+    return KernelSource(name, text, digest, "", 384, 1_000, 64_512, Path("include"))
 
 
 def compilation(cubin: bytes = b"\x7fELF cubin", reason: str = "", compile_s: float = 0.5) -> Compilation:

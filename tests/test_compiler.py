@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import shutil
 from pathlib import Path
 
 import pytest
 
 from cudal2.build.compiler import compile_source
 from cudal2.build.toolchain import Toolchain
-from cudal2.codegen import KernelSource, render
+from cudal2.codegen import KernelSource, headers_digest, render
 from cudal2.errors import ToolchainError
+from cudal2.paths import kernels_dir
 from cudal2.space.config import KernelConfig
 
 TOOLCHAIN = Toolchain.detect()
+NO_HEADERS = Path("no-headers")
 BASE = KernelConfig(
     tile_m=128,
     tile_n=128,
@@ -50,7 +53,9 @@ def pch_dir(tmp_path_factory):
 
 def source(text: str, include: str = "", threads: int = 128, register_pool: int = 0) -> KernelSource:
     digest = hashlib.sha256(text.encode()).hexdigest()
-    return KernelSource("test_kernel", f"{include}\n{text}", digest, threads, 0, register_pool, Path("no-headers"))
+    return KernelSource(
+        "test_kernel", f"{include}\n{text}", digest, headers_digest(NO_HEADERS), threads, 0, register_pool, NO_HEADERS
+    )
 
 
 @pytest.mark.parametrize(("config", "acc", "layout"), CORNERS, ids=lambda value: getattr(value, "build_name", value))
@@ -71,12 +76,34 @@ def test_second_source_of_a_process_reads_the_precompiled_header(pch_dir):
     assert results[1].cubin != results[0].cubin
 
 
+@pytest.fixture
+def kernels(tmp_path):
+    return Path(shutil.copytree(kernels_dir(), tmp_path / "kernels"))
+
+
+def test_edited_header_is_compiled_not_its_precompiled_ancestor(kernels, pch_dir):
+    before = compile_source(render(PINGPONG, "fp32", "tn", kernels), TOOLCHAIN, pch_dir)
+    header = kernels / "include" / "cudal2" / "raster.cuh"
+    header.write_text(header.read_text() + "namespace cudal2 { __device__ int marked = 1; }\n")
+    after = compile_source(render(PINGPONG, "fp32", "tn", kernels), TOOLCHAIN, pch_dir)
+    assert b"marked" not in before.cubin
+    assert b"marked" in after.cubin
+
+
+def test_header_edited_after_the_render_stops_the_build(kernels):
+    stale = render(PINGPONG, "fp32", "tn", kernels)
+    header = kernels / "include" / "cudal2" / "raster.cuh"
+    header.write_text(header.read_text() + "\n")
+    with pytest.raises(ToolchainError, match="changed during the build: run it again"):
+        compile_source(stale, TOOLCHAIN)
+
+
 @pytest.mark.parametrize(
     ("change", "sentence"),
     [
         ({"schedule": "pingpong", "tile_m": 192, "consumers": 3}, "ping-pong alternates two consumer warp groups"),
         ({"consumers": 3}, "64 or 128 rows per consumer warp group"),
-        ({"split_k": 2}, "split-K: cooperative, direct store, its own cluster"),
+        ({"split_k": 2}, "split-K: cooperative"),
     ],
 )
 def test_template_refuses_what_the_rules_refuse(change, sentence, pch_dir):

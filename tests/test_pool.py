@@ -152,7 +152,7 @@ def test_compiler_that_dies_once_is_tried_again(cache, monkeypatch):
 def orphan(cache_root: Path, pch_dir: Path) -> None:
     """A compiler whose parent went away while it was busy with something endless."""
     ours, theirs = multiprocessing.Pipe()
-    ours.send((codegen.KernelSource("endless", ENDLESS, "0" * 64, 128, 0, 0, cache_root), False))
+    ours.send((codegen.KernelSource("endless", ENDLESS, "0" * 64, "", 128, 0, 0, cache_root), False))
     ours.close()
     serve(theirs, cache_root, TOOLCHAIN, pch_dir, deadline_s=-9.0)
 

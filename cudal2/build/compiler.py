@@ -9,7 +9,7 @@ from pathlib import Path
 
 from cudal2.build import nvrtc
 from cudal2.build.toolchain import Toolchain
-from cudal2.codegen import ENTRY, KernelSource
+from cudal2.codegen import ENTRY, KernelSource, headers_digest
 from cudal2.errors import ToolchainError
 
 _ENTRY_REPORT = "Compiling entry function '"
@@ -62,7 +62,7 @@ def compile_source(source: KernelSource, toolchain: Toolchain, pch_dir: Path | N
         pch_dir: Folder for precompiled headers; NVRTC keeps them valid for this process alone, so never share it.
 
     Raises:
-        ToolchainError: A header is missing.
+        ToolchainError: A header is missing, or one of ours changed since the source was rendered.
     """
     begin = time.perf_counter()
     cubin, log = _compile(source, toolchain, pch_dir)
@@ -73,6 +73,8 @@ def compile_source(source: KernelSource, toolchain: Toolchain, pch_dir: Path | N
         raise ToolchainError(
             f"NVRTC {lost.group(0)}: the header packages are damaged: {nvrtc.INSTALL} --force-reinstall"
         )
+    if headers_digest(source.include_dir) != source.headers:
+        raise ToolchainError(f"the kernel headers in {source.include_dir} changed during the build: run it again")
     compile_s = time.perf_counter() - begin
     usage = _entry_report(log)
     registers, stack_bytes = _number(_REGISTERS, usage), _number(_STACK, usage)
@@ -91,6 +93,11 @@ def compile_source(source: KernelSource, toolchain: Toolchain, pch_dir: Path | N
 
 
 def _compile(source: KernelSource, toolchain: Toolchain, pch_dir: Path | None) -> tuple[bytes, str]:
+    if pch_dir is not None and pch_dir.is_dir():
+        pch_dir = (
+            pch_dir / source.headers[:16]
+        )  # NVRTC goes on reading a precompiled header after an edit of the header
+        pch_dir.mkdir(exist_ok=True)
     # One name for all: NVRTC looks a precompiled header up by the name of the source.
     return nvrtc.compile_cubin(source.text, f"{ENTRY}.cu", toolchain.options(source.include_dir, pch_dir))
 
