@@ -7,4 +7,4 @@ import sys
 from cudal2.cli.main import main
 
 if __name__ == "__main__":
-    sys.exit(main(["train", *sys.argv[1:]], prog="python -m cudal2.train"))
+    sys.exit(main(["train", *sys.argv[1:]]))

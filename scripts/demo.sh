@@ -9,10 +9,8 @@ if [[ ${1:-} == --setup-only ]]; then
     exit 0
 fi
 python=.venv/bin/python
-run=runs/demo
+run=runs/demo-$(date -u +%Y%m%d-%H%M%S)
 export OMP_NUM_THREADS=1
 
-"$python" -m cudal2 train --arch sm90 --backend replay --settings demo --run-dir "$run" --force "$@"
-"$python" -m cudal2 table show --table "$run/table.json"
-"$python" -m cudal2 report --table "$run/table.json" --plot "$run/table.png" >/dev/null
-echo "table: $run/table.json   plot: $run/table.png" >&2
+"$python" -m cudal2 train --arch sm90 --backend replay --run-dir "$run" "$@"
+"$python" -m cudal2 report --run "$run"

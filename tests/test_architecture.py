@@ -15,7 +15,15 @@ MAX_LINES = 400
 VAGUE_NAMES = {"utils", "util", "helper", "helpers", "manager", "misc", "common", "core"}
 
 #: Work with numpy and PyYAML only.
-CORE = ["cudal2", "cudal2.problem", "cudal2.table", "cudal2.space.space", "cudal2.codegen", "cudal2.settings", "cudal2.cli.main"]
+CORE = [
+    "cudal2",
+    "cudal2.problem",
+    "cudal2.table",
+    "cudal2.space.space",
+    "cudal2.codegen",
+    "cudal2.settings",
+    "cudal2.cli.main",
+]
 #: Work without torch; each may use the libraries of its own extra.
 NO_TORCH = [
     *CORE,
@@ -27,6 +35,9 @@ NO_TORCH = [
     "cudal2.runners.replay",
     "cudal2.search.strategies",
 ]
+
+#: Where anything may be raised by what we run, and must become one line: the two kinds of child process.
+EDGES = ("cudal2/bench/isolation.py", "cudal2/build/child.py", "cudal2/build/nvrtc.py")
 
 _BLOCKED_IMPORT = """
 import sys
@@ -47,7 +58,9 @@ def run_python(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_the_layers_hold() -> None:
-    result = run_python("-c", "import sys; from importlinter.cli import lint_imports; sys.exit(lint_imports(no_cache=True))")
+    result = run_python(
+        "-c", "import sys; from importlinter.cli import lint_imports; sys.exit(lint_imports(no_cache=True))"
+    )
     assert result.returncode == 0, result.stdout + result.stderr
 
 
@@ -87,11 +100,17 @@ def test_broad_excepts_stay_at_the_edges() -> None:
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.ExceptHandler) and _is_broad(node):
                 broad.append(f"{path.relative_to(ROOT)}:{node.lineno}")
-    assert all(place.startswith(("cudal2/bench/worker", "cudal2/bench/child")) for place in broad), broad
+    assert all(place.startswith(EDGES) for place in broad), broad
 
 
 def _is_broad(handler: ast.ExceptHandler) -> bool:
-    return handler.type is None or (isinstance(handler.type, ast.Name) and handler.type.id in ("Exception", "BaseException"))
+    """Whether it swallows anything at all; cleaning up and raising again is fine."""
+    last = handler.body[-1]
+    if isinstance(last, ast.Raise) and last.exc is None:
+        return False
+    return handler.type is None or (
+        isinstance(handler.type, ast.Name) and handler.type.id in ("Exception", "BaseException")
+    )
 
 
 def test_kernels_hold_nothing_generated() -> None:

@@ -1,0 +1,158 @@
+"""Arguments that several commands share, and how their text becomes the library's types."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from cudal2.arch import ARCHS, Arch
+from cudal2.errors import UsageError
+from cudal2.problem import Problem
+from cudal2.settings import load_shapes, load_space
+from cudal2.space.config import KernelConfig
+
+if TYPE_CHECKING:
+    from cudal2.build.cache import BuildCache
+    from cudal2.space.space import SearchSpace
+
+_NAME = re.compile(
+    r"^(?P<tile_m>\d+)x(?P<tile_n>\d+)x(?P<tile_k>\d+)_s(?P<stages>\d+)_(?P<schedule>coop|pingpong)(?P<consumers>\d+)"
+    r"_c(?P<cluster_m>\d+)x(?P<cluster_n>\d+)_k(?P<split_k>\d+)_(?P<epilogue>tma|direct)_o(?P<ctas_per_sm>\d+)"
+    r"(?:_(?P<raster>[mn])(?P<group>\d+)(?P<persistent>p?))?$"
+)
+_TEXT_FIELDS = ("schedule", "epilogue", "raster")
+
+
+class Parser(argparse.ArgumentParser):
+    """An argument parser whose mistakes are one line, like every other error."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        kwargs.setdefault("allow_abbrev", False)
+        kwargs.setdefault("formatter_class", argparse.RawDescriptionHelpFormatter)
+        super().__init__(*args, **kwargs)
+
+    def error(self, message: str) -> NoReturn:
+        """Raises instead of printing the whole usage."""
+        raise UsageError(f"{message} (see {self.prog} --help)")
+
+
+def arch(text: str) -> Arch:
+    """``--arch``: one of the architectures whose kernel family this version has."""
+    if text in ARCHS:
+        return ARCHS[text]
+    known = ", ".join(ARCHS)
+    if text in ("sm80", "sm86"):
+        raise UsageError(
+            f"--arch {text}: the sm80_mma kernel family is not available in this version; use one of {known}"
+        )
+    raise UsageError(f"--arch {text}: unknown; use one of {known}")
+
+
+def positive(text: str) -> int:
+    """A whole number above zero."""
+    if not text.isdigit() or int(text) == 0:
+        raise UsageError(f"'{text}' is not a whole number above zero")
+    return int(text)
+
+
+def add_arch(parser: argparse.ArgumentParser) -> None:
+    """``--arch``."""
+    parser.add_argument("--arch", type=arch, default="sm90", metavar="NAME", help="GPU architecture: sm90 (default)")
+
+
+def add_kind(parser: argparse.ArgumentParser) -> None:
+    """``--acc`` and ``--layout``."""
+    parser.add_argument("--acc", choices=("fp32", "fp16"), default="fp32", help="accumulator (default fp32)")
+    parser.add_argument("--layout", choices=("tn", "nn"), default="tn", help="B as [N,K] (tn, default) or [K,N] (nn)")
+
+
+def add_shapes(parser: argparse.ArgumentParser) -> None:
+    """``--mnk``, ``--shapes`` or ``--shapes-file``; read back by :func:`problems`."""
+    group = parser.add_mutually_exclusive_group()
+    group.add_argument("--mnk", metavar="M_N_K", help="one shape, for example 64_4096_64")
+    group.add_argument("--shapes", nargs="+", metavar="M_N_K", help="several shapes")
+    group.add_argument(
+        "--shapes-file", metavar="FILE", help="YAML list of shapes, or the name of one in configs/shapes"
+    )
+
+
+def add_space(parser: argparse.ArgumentParser) -> None:
+    """``--space``; read back by :func:`search_space`."""
+    parser.add_argument(
+        "--space", metavar="FILE", help="YAML that narrows the space, or the name of one in configs/spaces"
+    )
+
+
+def add_cache(parser: argparse.ArgumentParser) -> None:
+    """``--cache-dir``; read back by :func:`build_cache`."""
+    parser.add_argument(
+        "--cache-dir",
+        type=Path,
+        metavar="DIR",
+        help="build cache (default: in $CUDAL2_CACHE_DIR, else in the user's cache directory)",
+    )
+
+
+def add_json(parser: argparse.ArgumentParser) -> None:
+    """``--json``."""
+    parser.add_argument("--json", action="store_true", help="print JSON and nothing else on stdout")
+
+
+def chosen_shapes(arguments: argparse.Namespace) -> list[str]:
+    """The ``M_N_K`` texts asked for; empty if none were."""
+    if arguments.mnk:
+        return [arguments.mnk]
+    if arguments.shapes:
+        return [text for given in arguments.shapes for text in given.split(",") if text]
+    return list(load_shapes(arguments.shapes_file).shapes) if arguments.shapes_file else []
+
+
+def problems(arguments: argparse.Namespace) -> list[Problem]:
+    """The problems asked for, in order, each once.
+
+    Raises:
+        UsageError: None was given, or one is malformed.
+    """
+    shapes = chosen_shapes(arguments)
+    if not shapes:
+        raise UsageError("no shape given: use --mnk, --shapes or --shapes-file")
+    return list(dict.fromkeys(Problem.parse(text, arguments.acc, arguments.layout) for text in shapes))
+
+
+def search_space(arguments: argparse.Namespace, default: str | None = None) -> SearchSpace:
+    """The space of ``--arch``, narrowed by ``--space``."""
+    from cudal2.space.space import SearchSpace
+
+    chosen = arguments.space or default
+    return SearchSpace(arguments.arch, load_space(chosen) if chosen else None)
+
+
+def build_cache(arguments: argparse.Namespace) -> BuildCache:
+    """The build cache asked for."""
+    from cudal2.build.cache import BuildCache
+
+    return BuildCache(arguments.cache_dir / "build" if arguments.cache_dir else None)
+
+
+def config(text: str) -> KernelConfig:
+    """A configuration from its name or its JSON form.
+
+    Raises:
+        UsageError: Neither.
+    """
+    if text.lstrip().startswith("{"):
+        try:
+            return KernelConfig.from_dict(json.loads(text))
+        except json.JSONDecodeError as error:
+            raise UsageError(f"--config is not valid JSON: {error}") from None
+    match = _NAME.match(text)
+    if match is None:
+        raise UsageError(f"'{text}' is no configuration name; `cudal2 space --mnk M_N_K --list 5` prints some")
+    fields: dict[str, Any] = {}
+    for name, value in match.groupdict().items():
+        if value is not None:
+            fields[name] = value == "p" if name == "persistent" else value if name in _TEXT_FIELDS else int(value)
+    return KernelConfig(**fields)

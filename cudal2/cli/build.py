@@ -1,0 +1,101 @@
+"""``cudal2 build``: compile configurations into the cache; needs no GPU, so that the GPU machine only measures."""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections import Counter
+from itertools import islice
+from typing import Any
+
+from cudal2.cli import arguments as shared
+from cudal2.cli.output import note, print_json, print_table
+from cudal2.errors import NothingValidError
+
+_EPILOG = """examples:
+  cudal2 build --mnk 64_4096_64 --space smoke             every legal configuration of a narrowed space
+  cudal2 build --shapes-file record --space record --jobs 16
+  cudal2 build --mnk 256_256_256 --config 128x128x64_s4_coop2_c1x1_k1_tma_o1_m1"""
+
+
+def add(commands: Any) -> argparse.ArgumentParser:
+    """Registers the command."""
+    parser: argparse.ArgumentParser = commands.add_parser(
+        "build", help="compile kernels into the cache, no GPU needed", description=__doc__, epilog=_EPILOG
+    )
+    shared.add_arch(parser)
+    shared.add_shapes(parser)
+    shared.add_kind(parser)
+    shared.add_space(parser)
+    parser.add_argument(
+        "--config", action="append", metavar="NAME|JSON", help="only this configuration; may be repeated"
+    )
+    parser.add_argument("--limit", type=shared.positive, metavar="N", help="at most N legal configurations per shape")
+    parser.add_argument("--jobs", type=shared.positive, metavar="N", help="compiler processes (default: one per core)")
+    shared.add_cache(parser)
+    shared.add_json(parser)
+    return parser
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Runs the command."""
+    from cudal2.build.cache import resolve_toolchain
+    from cudal2.build.pool import build_all
+    from cudal2.progress import Progress
+
+    requests = _requests(arguments)
+    cache = shared.build_cache(arguments)
+    toolchain = resolve_toolchain(cache, arguments.arch)
+    note(f"{len(requests)} kernels to build or find in {cache.root}")
+    started = time.perf_counter()
+    with Progress("build", total=len(requests)) as progress:
+        results = build_all(requests, cache, toolchain, arguments.jobs, on_done=lambda _: progress.advance())
+    return _summary(list(results.values()), time.perf_counter() - started, arguments.json)
+
+
+def _requests(arguments: argparse.Namespace) -> list[Any]:
+    """Each compile-time choice once: run-time axes share a cubin."""
+    given = [shared.config(text) for text in arguments.config or ()]
+    if given and not shared.chosen_shapes(arguments):
+        return [(config, arguments.acc, arguments.layout) for config in given]
+    space = shared.search_space(arguments)
+    requests: dict[str, Any] = {}
+    for problem in shared.problems(arguments):
+        legal = (
+            [config for config in given if not space.explain(config, problem)] if given else space.enumerate(problem)
+        )
+        for config in islice(legal, arguments.limit):
+            requests.setdefault(config.build_name, (config, problem.acc, problem.layout))
+    if not requests:
+        raise NothingValidError("no configuration is legal for these shapes: `cudal2 space --mnk M_N_K` says why")
+    return list(requests.values())
+
+
+def _summary(results: list[Any], seconds: float, as_json: bool) -> int:
+    from cudal2.build.artifact import CompileFailure
+
+    failures = [result for result in results if isinstance(result, CompileFailure)]
+    built = [result for result in results if not isinstance(result, CompileFailure)]
+    spilling = sum(result.spill_bytes > 0 for result in built)
+    if as_json:
+        print_json(
+            {
+                "kernels": len(results),
+                "usable": len(built),
+                "failed": [
+                    {"name": item.name, "reason": item.reason, "log": str(item.log_path or "")} for item in failures
+                ],
+                "spilling": spilling,
+                "seconds": round(seconds, 3),
+                "compile_seconds": round(sum(result.compile_s for result in results), 3),
+            }
+        )
+    else:
+        reasons = Counter(failure.reason for failure in failures)
+        print_table(("outcome", "kernels"), [("usable", len(built)), ("of these spilling", spilling), *reasons.items()])
+        for failure in [item for item in failures if item.log_path][:3]:
+            note(f"log of {failure.name}: {failure.log_path}")
+        note(f"{seconds:.1f} s")
+    if not built:
+        raise NothingValidError(f"none of {len(results)} kernels compiled; first reason: {failures[0].reason}")
+    return 0

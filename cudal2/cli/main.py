@@ -1,0 +1,86 @@
+"""``cudal2``: the parser of all commands, and how an error becomes one line and an exit code.
+
+Exit codes: 0 fine, 1 wrong result, 2 usage or environment, 3 nothing valid, 130 interrupted.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import sys
+from collections.abc import Sequence
+
+from cudal2 import __version__
+from cudal2.cli import build, doctor, eval, record, render, report, search, space, table, train
+from cudal2.cli.arguments import Parser
+from cudal2.cli.output import note
+from cudal2.errors import Cudal2Error
+
+COMMANDS = (space, render, build, record, search, train, table, eval, report, doctor)
+INTERRUPTED = 130
+#: Extra that brings each optional package; the message names the command that installs it.
+EXTRAS = {
+    "cuda": "build",
+    "gymnasium": "train",
+    "matplotlib": "report",
+    "nvmath": "cuda",
+    "pyarrow": "records",
+    "pynvml": "cuda",
+    "stable_baselines3": "train",
+    "tensorboard": "train",
+    "torch": "train",
+}
+
+_EPILOG = "exit codes: 0 fine, 1 wrong result, 2 usage or environment, 3 nothing valid, 130 interrupted"
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs one command and returns its exit code."""
+    try:
+        arguments = parser().parse_args(argv)
+        logging.basicConfig(level=_level(arguments.verbose), format="%(message)s", stream=sys.stderr)
+        return int(arguments.run(arguments))
+    except Cudal2Error as error:
+        note(f"error: {error}")
+        return error.exit_code
+    except KeyboardInterrupt:
+        note("interrupted: everything measured so far is on disk")
+        return INTERRUPTED
+    except BrokenPipeError:
+        # The reader went away (`| head`): not an error, and the interpreter must not complain on exit either.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except OSError as error:
+        note(f"error: {error.filename or 'input/output'}: {error.strerror or error}")
+        return Cudal2Error.exit_code
+    except ModuleNotFoundError as error:
+        return _missing(error)
+
+
+def _missing(error: ModuleNotFoundError) -> int:
+    extra = EXTRAS.get((error.name or "").split(".")[0])
+    if extra is None:
+        raise error
+    note(f"error: this needs the package '{error.name}': pip install 'cudal2[{extra}]'")
+    return Cudal2Error.exit_code
+
+
+def _level(verbose: int) -> int:
+    return (logging.WARNING, logging.INFO, logging.DEBUG)[min(verbose, 2)]
+
+
+def parser() -> argparse.ArgumentParser:
+    """The parser of every command."""
+    root = Parser(
+        prog="cudal2", description="Finds the fastest half-precision GEMM kernel for a shape and a GPU.", epilog=_EPILOG
+    )
+    root.add_argument("--version", action="version", version=f"cudal2 {__version__}")
+    commands = root.add_subparsers(metavar="COMMAND", required=True, parser_class=Parser)
+    for module in COMMANDS:
+        command = module.add(commands)
+        command.add_argument(
+            "-v", "--verbose", action="count", default=0, help="say more on stderr; twice for everything"
+        )
+        command.set_defaults(run=module.run)
+    return root

@@ -1,0 +1,41 @@
+"""How the commands print: data to stdout, everything else to stderr."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+
+def note(text: str) -> None:
+    """One line for the reader, on stderr."""
+    print(text, file=sys.stderr, flush=True)
+
+
+def print_json(value: Any) -> None:
+    """The only thing on stdout when a command was given ``--json``."""
+    print(json.dumps(value, indent=2, sort_keys=False))
+
+
+def print_table(header: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
+    """Aligned columns; numbers to the right."""
+    cells = [[_text(value) for value in row] for row in rows]
+    widths = [max([len(title), *(len(row[column]) for row in cells)]) for column, title in enumerate(header)]
+    right = [bool(cells) and all(_is_number(row[column]) for row in cells) for column in range(len(header))]
+    for row in (list(header), *cells):
+        parts = [
+            cell.rjust(width) if number else cell.ljust(width)
+            for cell, width, number in zip(row, widths, right, strict=True)
+        ]
+        print("  ".join(parts).rstrip())
+
+
+def _text(value: Any) -> str:
+    if value is None:
+        return "-"
+    return f"{value:.3f}" if isinstance(value, float) else str(value)
+
+
+def _is_number(text: str) -> bool:
+    return text == "-" or text.replace(".", "", 1).replace("-", "", 1).replace(",", "").rstrip("x%").isdigit()

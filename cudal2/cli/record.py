@@ -1,0 +1,112 @@
+"""``cudal2 record``: measure every legal configuration of a subspace on the GPU; publish what was measured."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from cudal2.cli import arguments as shared
+from cudal2.cli.backend import require_gpu
+from cudal2.cli.output import note
+from cudal2.cli.runners import add_gpu, open_gpu
+from cudal2.errors import NothingValidError, UsageError
+
+if TYPE_CHECKING:
+    from cudal2.problem import Problem
+    from cudal2.records.measurement import Measurement
+    from cudal2.runners.sweep import Done
+
+_EPILOG = """examples:
+  cudal2 record --shapes-file record32 --space sm90_record --out runs/rec --minutes 9
+  cudal2 record --shapes-file record32 --space sm90_record --out runs/rec        go on where that stopped
+  cudal2 record publish runs/rec --space sm90_record --out h200_fp32_tn.parquet
+
+Measurements are appended to shards in DIR as they are made, failures included; what is there is not measured again."""
+
+
+def add(commands: Any) -> argparse.ArgumentParser:
+    """Registers the command."""
+    parser: argparse.ArgumentParser = commands.add_parser(
+        "record", help="measure a whole subspace on the GPU, for replay", description=__doc__, epilog=_EPILOG
+    )
+    actions = parser.add_subparsers(dest="action", metavar="publish", parser_class=shared.Parser)
+    publish = actions.add_parser(
+        "publish", help="write shards as one Parquet file", description="Publishes a recording."
+    )
+    publish.add_argument("shards", type=Path, metavar="DIR", help="directory that `cudal2 record` filled")
+    publish.add_argument("--out", required=True, type=Path, metavar="FILE", help="the .parquet file to write")
+    publish.add_argument("--allow-mixed", action="store_true", help="accept shards of several environments")
+    shared.add_arch(publish)
+    shared.add_space(publish)
+    shared.add_arch(parser)
+    shared.add_shapes(parser)
+    shared.add_kind(parser)
+    shared.add_space(parser)
+    parser.add_argument("--out", type=Path, metavar="DIR", help="directory of shards; resumed if it holds any")
+    parser.add_argument("--limit", type=shared.positive, metavar="N", help="at most N configurations per shape")
+    parser.add_argument("--minutes", type=float, metavar="M", help="begin no batch after M minutes")
+    parser.add_argument("--seed", type=int, default=0, metavar="S", help="seed of the order (default 0)")
+    add_gpu(parser)
+    return parser
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Runs the command."""
+    return _publish(arguments) if arguments.action == "publish" else _record(arguments)
+
+
+def _record(arguments: argparse.Namespace) -> int:
+    from cudal2.progress import Progress
+    from cudal2.runners.sweep import pending, sweep
+
+    if arguments.out is None:
+        raise UsageError("--out is missing: give the directory of the shards")
+    problems = shared.problems(arguments)
+    require_gpu(arguments.device)
+    done = _done(arguments.out, arguments.pdl)
+    space = shared.search_space(arguments)
+    work = [(problem, pending(space, problem, done, arguments.seed)[: arguments.limit]) for problem in problems]
+    total = sum(len(configs) for _, configs in work)
+    if not total and not done:
+        raise NothingValidError("nothing to record: no configuration is legal; `cudal2 space --mnk M_N_K` says why")
+    note(f"{total} measurements to make, {len(done)} made before")
+    opened = open_gpu(arguments, arguments.out)
+    failed = 0
+    with Progress("record", total) as progress:
+
+        def on_batch(problem: Problem, rows: list[Measurement]) -> None:
+            nonlocal failed
+            failed += sum(not row.ok for row in rows)
+            progress.advance(len(rows), f"{problem.mnk}, {failed} failed")
+
+        finished = sweep(opened.runner, work, on_batch, arguments.minutes * 60.0 if arguments.minutes else None)
+    note(f"{arguments.out}: {'complete' if finished else 'not complete, the same command goes on'}")
+    return 0
+
+
+def _done(directory: Path, pdl: bool) -> Done:
+    from cudal2.records.shards import read_shards
+    from cudal2.runners.sweep import already_done
+
+    if not any(directory.glob("*.jsonl")):
+        return set()
+    return already_done(read_shards(directory).measurements, pdl)
+
+
+def _publish(arguments: argparse.Namespace) -> int:
+    from cudal2.records.recording import Recording
+    from cudal2.records.shards import read_shards
+    from cudal2.runners.sweep import already_done, pending
+
+    shards = read_shards(arguments.shards, arguments.allow_mixed)
+    space = shared.search_space(arguments) if arguments.space else None
+    Recording.publish(shards.measurements, arguments.out, shards.fingerprints, space)
+    size_mb = arguments.out.stat().st_size / 1e6
+    recorded = Recording.load(arguments.out).problems
+    note(f"{arguments.out}: {len(recorded)} problems, {len(shards.measurements)} rows, {size_mb:.2f} MB")
+    if space is not None:
+        done = already_done(shards.measurements, shards.measurements[0].pdl)
+        missing = sum(len(pending(space, problem, done)) for problem in recorded)
+        note(f"legal configurations of this space without a row: {missing}")
+    return 0

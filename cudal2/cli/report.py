@@ -1,0 +1,109 @@
+"""``cudal2 report``: every figure, from the records in one place; measures nothing."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from cudal2.cli import arguments as shared
+from cudal2.cli.output import note, print_json, print_table
+from cudal2.errors import UsageError
+
+if TYPE_CHECKING:
+    from cudal2.records.shards import Shards
+
+_EPILOG = """examples:
+  cudal2 report                         speed-ups over every baseline, from the finals shipped with the package
+  cudal2 report --json                  the same as one object keyed mode/acc/pdl
+  cudal2 report --losses                every shape against cuBLASLt-AutoTuning, slowest of ours first
+  cudal2 report --plot finals.png       the same as a picture
+  cudal2 report --readme README.md      write the tables between the markers of that file
+  cudal2 report --run runs/mine         draw a training run into runs/mine/plot.png"""
+
+
+def add(commands: Any) -> argparse.ArgumentParser:
+    """Registers the command."""
+    parser: argparse.ArgumentParser = commands.add_parser(
+        "report", help="speed-ups, losses and plots from records", description=__doc__, epilog=_EPILOG
+    )
+    parser.add_argument("--finals", type=Path, metavar="DIR", help="finals to report on (default: the shipped ones)")
+    parser.add_argument(
+        "--board", metavar="KEY", help="with --plot: which leaderboard, mode/acc/pdl (default: the first)"
+    )
+    parser.add_argument("--losses", action="store_true", help="list every shape, slowest of ours first")
+    parser.add_argument("--plot", type=Path, metavar="FILE", help="draw the speed-ups into this .png or .svg")
+    parser.add_argument("--readme", type=Path, metavar="FILE", help="rewrite the generated tables of this file")
+    parser.add_argument("--run", dest="training", type=Path, metavar="DIR", help="draw this training run instead")
+    shared.add_json(parser)
+    return parser
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Runs the command."""
+    if arguments.training:
+        return _draw_run(arguments.training, arguments.plot)
+    from cudal2.report.summary import load_finals, summarise
+
+    shards = load_finals(arguments.finals)
+    summary = summarise(shards.measurements)
+    if arguments.readme:
+        from cudal2.report.readme import update_readme
+
+        changed = update_readme(arguments.readme, shards)
+        note(f"{arguments.readme}: {'rewritten' if changed else 'already up to date'}")
+    if arguments.plot:
+        _draw_finals(shards, arguments.board, arguments.plot)
+    if arguments.json:
+        print_json(summary)
+    elif arguments.losses:
+        _print_losses(shards)
+    elif not arguments.readme and not arguments.plot:
+        _print_summary(summary)
+    return 0
+
+
+def _print_summary(summary: dict[str, dict[str, dict[str, Any]]]) -> None:
+    rows = []
+    for board, baselines in summary.items():
+        for name, entry in baselines.items():
+            by_class = [value["geomean"] for value in entry["by_class"].values()]
+            rows.append((board, name, entry["n"], entry["geomean"], f"{entry['win']:.0%}", entry["min"], *by_class))
+    classes = next((list(entry["by_class"]) for boards in summary.values() for entry in boards.values()), [])
+    print_table(("board", "against", "shapes", "geomean", "win", "min", *classes), rows)
+
+
+def _print_losses(shards: Shards) -> None:
+    from cudal2.report.summary import details
+
+    rows: list[tuple[Any, ...]] = []
+    for board, detail in details(shards.measurements).items():
+        for shape in detail.shapes:
+            config = shape.ours.config.name if shape.ours.config else None
+            rows.append((board, shape.problem.mnk, shape.ratio, shape.comparison.verdict, shape.floor_us, config))
+        rows += [(board, mnk, None, "unserved", None, reason) for mnk, reason in detail.unserved]
+    print_table(("board", "shape", "speedup", "verdict", "floor_us", "kernel"), rows)
+
+
+def _draw_finals(shards: Shards, board: str | None, path: Path) -> None:
+    from cudal2.report.plots import save_speedups
+    from cudal2.report.summary import details
+
+    boards = details(shards.measurements)
+    chosen = board or next(iter(boards), "")
+    if chosen not in boards:
+        raise UsageError(f"no leaderboard '{chosen}': the finals hold {', '.join(boards) or 'none'}")
+    note(f"plot: {save_speedups(boards[chosen].shapes, f'{chosen}, against cuBLASLt-AutoTuning', path)}")
+
+
+def _draw_run(run_dir: Path, path: Path | None) -> int:
+    from cudal2.report.run_plots import read_curve, save_run
+    from cudal2.table import KernelTable
+
+    curve = read_curve(run_dir)
+    table = KernelTable.load(run_dir / "table.json")
+    speedups = {
+        entry.mnk: entry.ref_us / entry.median_us for entry in table.entries if entry.ref_us and entry.median_us
+    }
+    note(f"plot: {save_run(curve, speedups, path or run_dir / 'plot.png')}")
+    return 0

@@ -1,0 +1,96 @@
+"""Opens what a search runs on: a recording, or the GPU."""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from cudal2.cli import arguments as shared
+from cudal2.cli.backend import Backend, choose_backend
+from cudal2.cli.output import note
+from cudal2.errors import NothingValidError, UsageError
+from cudal2.problem import Problem
+from cudal2.settings import load_space
+
+if TYPE_CHECKING:
+    from cudal2.records.fingerprint import Fingerprint
+    from cudal2.runners.base import Runner
+
+
+@dataclass(frozen=True)
+class Opened:
+    """A runner, the problems it was opened for, and the environment its numbers come from."""
+
+    backend: Backend
+    runner: Runner
+    problems: tuple[Problem, ...]
+    fingerprint: Fingerprint
+
+
+def add_backend(parser: argparse.ArgumentParser) -> None:
+    """``--backend``, ``--recording`` and those of a GPU; read back by :func:`open_runner`."""
+    parser.add_argument(
+        "--backend",
+        choices=("auto", "gpu", "replay"),
+        default="auto",
+        help="measure on the GPU, or replay recorded measurements; auto (default) takes the GPU if there is one",
+    )
+    parser.add_argument(
+        "--recording",
+        type=Path,
+        metavar="FILE",
+        help="with replay: a .parquet recording or a directory of shards (default: the shipped one)",
+    )
+    add_gpu(parser)
+
+
+def add_gpu(parser: argparse.ArgumentParser) -> None:
+    """``--device``, ``--pdl``, ``--bench``, ``--jobs`` and ``--cache-dir``; read back by :func:`open_gpu`."""
+    parser.add_argument("--device", type=int, default=0, metavar="N", help="on a GPU: which one (default 0)")
+    parser.add_argument("--pdl", action="store_true", help="on a GPU: launch with programmatic dependent launch")
+    parser.add_argument("--bench", default="offline", metavar="FILE", help="on a GPU: YAML, or a name in configs/bench")
+    parser.add_argument("--jobs", type=shared.positive, metavar="N", help="compiler processes (default: one per core)")
+    shared.add_cache(parser)
+
+
+def open_replay(arguments: argparse.Namespace) -> Opened:
+    """The recording, and those of its problems that were asked for; all of them if none were.
+
+    Raises:
+        RecordError: It cannot be read.
+        ReplayMissError: A shape asked for was not recorded.
+        NothingValidError: It holds nothing of this accumulator and layout.
+    """
+    from cudal2.records.recording import Recording, bundled_recording
+    from cudal2.runners.replay import ReplayRunner
+    from cudal2.space.space import SearchSpace
+
+    wanted = tuple(shared.problems(arguments)) if shared.chosen_shapes(arguments) else ()
+    path = arguments.recording or bundled_recording(arguments.acc)
+    recording = Recording.load(path)
+    space = SearchSpace(recording.space.arch, load_space(arguments.space)) if arguments.space else None
+    runner = ReplayRunner(recording, space, on_missing="mask")
+    for problem in wanted:
+        runner.problem_index(problem)
+    kind = (arguments.acc, arguments.layout)
+    problems = wanted or tuple(p for p in runner.problems if (p.acc, p.layout) == kind)
+    if not problems:
+        raise NothingValidError(f"{path.name} holds no {arguments.acc} {arguments.layout} problem")
+    note(f"recording: {path.name}, {len(problems)} problems, {recording.fingerprint.gpu}")
+    return Opened("replay", runner, problems, recording.fingerprint)
+
+
+def open_gpu(arguments: argparse.Namespace, records: Path | None) -> Opened:
+    """A local runner; measurements are appended to ``records``."""
+    raise UsageError("gpu not wired yet")
+
+
+def open_runner(arguments: argparse.Namespace, records: Path | None = None) -> Opened:
+    """The backend asked for, announced on stderr."""
+    if arguments.recording and arguments.backend == "gpu":
+        raise UsageError("--recording is for replay; leave it out with --backend gpu")
+    backend, why = choose_backend("replay" if arguments.recording else arguments.backend, arguments.device)
+    note(why)
+    return open_replay(arguments) if backend == "replay" else open_gpu(arguments, records)

@@ -1,0 +1,115 @@
+"""``cudal2 search``: one strategy on some shapes, on the GPU or by replay: what it found for how many measurements."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from cudal2.cli import arguments as shared
+from cudal2.cli.output import note, print_json, print_table
+from cudal2.cli.runners import Opened, add_backend, open_runner
+from cudal2.errors import NothingValidError, UsageError
+
+if TYPE_CHECKING:
+    from cudal2.search.base import SearchResult, Strategy
+    from cudal2.table.entry import Evidence
+
+STRATEGIES = ("random", "hill_climb", "exhaustive", "analytic", "policy")
+
+_EPILOG = """examples:
+  cudal2 search --strategy random --budget 64                 every recorded shape, 64 measurements each
+  cudal2 search --mnk 64_4096_64 --strategy exhaustive --backend gpu
+  cudal2 search --strategy policy --run-dir runs/mine --budget 16"""
+
+
+def add(commands: Any) -> argparse.ArgumentParser:
+    """Registers the command."""
+    parser: argparse.ArgumentParser = commands.add_parser(
+        "search", help="run one search strategy", description=__doc__, epilog=_EPILOG
+    )
+    shared.add_arch(parser)
+    shared.add_shapes(parser)
+    shared.add_kind(parser)
+    shared.add_space(parser)
+    parser.add_argument("--strategy", choices=STRATEGIES, default="random", help="how to choose (default random)")
+    parser.add_argument(
+        "--budget", type=shared.positive, metavar="N", help="measurements per shape (default: no limit)"
+    )
+    parser.add_argument("--seed", type=int, default=0, metavar="S", help="seed of the strategy (default 0)")
+    parser.add_argument("--run-dir", type=Path, metavar="DIR", help="with policy: the run whose policy proposes")
+    parser.add_argument("--records", type=Path, metavar="DIR", help="with gpu: append every measurement there")
+    parser.add_argument("--table", type=Path, metavar="FILE", help="merge the winners into this kernel table")
+    add_backend(parser)
+    shared.add_json(parser)
+    return parser
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Runs the command."""
+    from cudal2.progress import track
+    from cudal2.search.base import Budget, search
+
+    if arguments.strategy == "policy" and arguments.run_dir is None:
+        raise UsageError("--strategy policy needs --run-dir, the run whose policy proposes")
+    opened = open_runner(arguments, arguments.records)
+    strategy = _strategy(arguments, opened)
+    results = [
+        search(arguments.strategy, strategy, opened.runner, problem, Budget(arguments.budget), arguments.seed)
+        for problem in track(opened.problems, arguments.strategy)
+    ]
+    _print(results, arguments.json)
+    if arguments.table:
+        _merge(arguments, opened, results)
+    if not any(result.best for result in results):
+        raise NothingValidError(f"no candidate was valid: {_reasons(results)}")
+    return 0
+
+
+def _strategy(arguments: argparse.Namespace, opened: Opened) -> Strategy:
+    from cudal2.search.strategies import STRATEGIES as KNOWN
+
+    if arguments.strategy in KNOWN:
+        return KNOWN[arguments.strategy]
+    from cudal2.rl.rank import policy_strategy
+
+    return policy_strategy(arguments.run_dir, opened.runner.space)
+
+
+def _merge(arguments: argparse.Namespace, opened: Opened, results: list[SearchResult]) -> None:
+    from cudal2.table import KernelTable
+
+    rows = [row for result in results for row in result.measurements]
+    evidence: Evidence = "exhaustive" if arguments.strategy == "exhaustive" and not arguments.budget else "searched"
+    found = KernelTable.from_measurements(rows, opened.fingerprint, arguments.acc, arguments.layout, evidence=evidence)
+    note(f"{arguments.table}: {len(found.save_merged(arguments.table))} shapes")
+
+
+def _row(result: SearchResult) -> dict[str, Any]:
+    best = result.best
+    return {
+        "mnk": result.problem.mnk,
+        "measured": len(result.measurements),
+        "failed": sum(not row.ok for row in result.measurements),
+        "best": best.config.name if best and best.config else None,
+        "median_us": best.median_us if best else None,
+        "cublaslt_auto_us": result.reference_us,
+        "speedup": best.speedup if best else None,
+    }
+
+
+def _print(results: list[SearchResult], as_json: bool) -> None:
+    rows = [_row(result) for result in results]
+    if as_json:
+        print_json(rows)
+    else:
+        print_table(tuple(rows[0]), [tuple(row.values()) for row in rows])
+
+
+def _reasons(results: list[SearchResult]) -> str:
+    counts: dict[str, int] = {}
+    for result in results:
+        for reason, count in result.failures.items():
+            counts[reason] = counts.get(reason, 0) + count
+    worst = sorted(counts.items(), key=lambda item: -item[1])[:3]
+    return "; ".join(f"{count} x {reason}" for reason, count in worst) or "nothing was legal"

@@ -1,0 +1,81 @@
+"""``cudal2 space``: how many configurations each rule removes for one shape, and what is left."""
+
+from __future__ import annotations
+
+import argparse
+from itertools import islice
+from typing import Any
+
+from cudal2.cli import arguments as shared
+from cudal2.cli.output import print_json, print_table
+from cudal2.errors import NothingValidError, UsageError
+
+_EPILOG = """examples:
+  cudal2 space --mnk 64_4096_64                 what each rule removes, and how many are legal
+  cudal2 space --mnk 64_4096_64 --list 5        names of the first five legal configurations
+  cudal2 space --mnk 64_4096_64 --explain 128x128x64_s4_coop2_c1x1_k1_tma_o1_m1"""
+
+
+def add(commands: Any) -> argparse.ArgumentParser:
+    """Registers the command."""
+    parser: argparse.ArgumentParser = commands.add_parser(
+        "space", help="what each legality rule removes for a shape", description=__doc__, epilog=_EPILOG
+    )
+    shared.add_arch(parser)
+    parser.add_argument("--mnk", required=True, metavar="M_N_K", help="the shape, for example 64_4096_64")
+    shared.add_kind(parser)
+    shared.add_space(parser)
+    parser.add_argument(
+        "--list", type=shared.positive, metavar="N", help="print the names of the first N legal ones instead"
+    )
+    parser.add_argument(
+        "--explain", metavar="CONFIG", help="say why this configuration is illegal, or that it is legal"
+    )
+    shared.add_json(parser)
+    return parser
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Runs the command."""
+    from cudal2.problem import Problem
+
+    problem = Problem.parse(arguments.mnk, arguments.acc, arguments.layout)
+    space = shared.search_space(arguments)
+    if arguments.explain:
+        return _explain(space, problem, arguments.explain)
+    if arguments.list:
+        for config in islice(space.enumerate(problem), arguments.list):
+            print(config.name)
+        return 0
+    removed = space.removed_by_rule(problem)
+    total, legal = space.total, space.legal_count(problem)
+    if arguments.json:
+        print_json(
+            {
+                "mnk": problem.mnk,
+                "acc": problem.acc,
+                "layout": problem.layout,
+                "removed": removed,
+                "total": total,
+                "legal": legal,
+            }
+        )
+    else:
+        rows = [*removed.items(), ("(all configurations)", total), ("(legal)", legal)]
+        print_table(("rule", "removes"), [(name, f"{count:,}") for name, count in rows])
+    if legal == 0:
+        raise NothingValidError(
+            f"no configuration is legal for {problem.mnk} {problem.acc} {problem.layout}: see the rules above"
+        )
+    return 0
+
+
+def _explain(space: Any, problem: Any, text: str) -> int:
+    config = shared.config(text)
+    reasons = space.explain(config, problem)
+    for reason in reasons:
+        print(reason)
+    if reasons:
+        raise UsageError(f"{config.name} is illegal for {problem.mnk} by {len(reasons)} rule(s)")
+    print("legal")
+    return 0

@@ -1,0 +1,162 @@
+"""``cudal2 table``: look into kernel tables, make them from records, merge them."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from cudal2.cli import arguments as shared
+from cudal2.cli.output import note, print_json, print_table
+from cudal2.errors import NothingValidError
+
+if TYPE_CHECKING:
+    from cudal2.records.fingerprint import Fingerprint
+    from cudal2.records.measurement import Measurement
+    from cudal2.table import KernelTable
+
+_EPILOG = """examples:
+  cudal2 table show                                     the table shipped with the package
+  cudal2 table lookup --mnk 64_4096_64 --table runs/a/table.json
+  cudal2 table make runs/a/records --out a.json         winners of recorded measurements
+  cudal2 table merge runs/a/table.json runs/b/table.json --out best.json"""
+
+
+def add(commands: Any) -> argparse.ArgumentParser:
+    """Registers the command."""
+    parser: argparse.ArgumentParser = commands.add_parser(
+        "table", help="show, look up, make and merge kernel tables", description=__doc__, epilog=_EPILOG
+    )
+    actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True, parser_class=shared.Parser)
+    _add_show(actions)
+    _add_lookup(actions)
+    _add_make(actions)
+    _add_merge(actions)
+    return parser
+
+
+def _add_show(actions: Any) -> None:
+    parser = actions.add_parser("show", help="every entry, one line per shape", description="Prints every entry.")
+    _add_source(parser)
+
+
+def _add_lookup(actions: Any) -> None:
+    text = "Prints the kernel that serves a shape: the exact entry, else the nearest legal one."
+    parser = actions.add_parser("lookup", help="what serves one shape", description=text)
+    parser.add_argument("--mnk", required=True, metavar="M_N_K", help="the shape")
+    _add_source(parser)
+
+
+def _add_make(actions: Any) -> None:
+    text = "Writes the winners of recorded measurements: shards, recordings or finals."
+    parser = actions.add_parser("make", help="a table from records", description=text)
+    parser.add_argument("records", nargs="+", type=Path, metavar="PATH", help="directory of shards, .jsonl or .parquet")
+    parser.add_argument(
+        "--evidence", choices=("searched", "exhaustive"), default="searched", help="what they amount to"
+    )
+    parser.add_argument("--allow-mixed", action="store_true", help="accept shards of several environments")
+    _add_out(parser)
+    shared.add_kind(parser)
+
+
+def _add_merge(actions: Any) -> None:
+    text = "Keeps the better entry of each shape: more evidence first, then less time."
+    parser = actions.add_parser("merge", help="best of several tables", description=text)
+    parser.add_argument("tables", nargs="+", type=Path, metavar="FILE", help="of one device, accumulator and layout")
+    _add_out(parser)
+
+
+def _add_source(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--table", type=Path, metavar="FILE", help="a table (default: the first on the search path)")
+    shared.add_kind(parser)
+    shared.add_json(parser)
+
+
+def _add_out(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--out", required=True, type=Path, metavar="FILE", help="where to; a table there is merged into"
+    )
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Runs the command."""
+    actions = {"show": _show, "lookup": _lookup, "make": _make, "merge": _merge}
+    return actions[arguments.action](arguments)
+
+
+def _load(arguments: argparse.Namespace) -> KernelTable:
+    from cudal2.table import KernelTable
+
+    table = KernelTable.load(arguments.table, acc=arguments.acc, layout=arguments.layout)
+    note(f"table {table.path}: {table.header.kind}, {len(table)} shapes")
+    return table
+
+
+def _show(arguments: argparse.Namespace) -> int:
+    table = _load(arguments)
+    if arguments.json:
+        print_json(table.to_dict())
+        return 0
+    print_table(
+        ("shape", "kernel", "median_us", "cublaslt_auto_us", "speedup", "pdl", "evidence"),
+        [
+            (e.mnk, e.kernel_name, e.median_us, e.ref_us, e.speedup, "on" if e.pdl else "off", e.evidence)
+            for e in table.entries
+        ],
+    )
+    return 0
+
+
+def _lookup(arguments: argparse.Namespace) -> int:
+    from cudal2.problem import Problem
+
+    problem = Problem.parse(arguments.mnk)
+    sizes = (problem.m, problem.n, problem.k)
+    table = _load(arguments)
+    entry = table.best(*sizes)
+    note(table.explain(*sizes))
+    if entry is None:
+        raise NothingValidError(f"the table has nothing for {problem.mnk}: hgemm calls torch.matmul there")
+    if arguments.json:
+        print_json({"exact": table.lookup(*sizes) is not None, "mnk": entry.mnk, **entry.to_dict()})
+    else:
+        print(entry.kernel_name)
+    return 0
+
+
+def _make(arguments: argparse.Namespace) -> int:
+    from cudal2.table import KernelTable
+
+    for path in arguments.records:
+        rows, fingerprint = _read(path, arguments.allow_mixed)
+        table = KernelTable.from_measurements(
+            rows, fingerprint, arguments.acc, arguments.layout, evidence=arguments.evidence
+        )
+        if not len(table):
+            raise NothingValidError(f"{path} holds no {arguments.acc} {arguments.layout} kernel")
+        merged = table.save_merged(arguments.out)
+    note(f"{arguments.out}: {len(merged)} shapes")
+    return 0
+
+
+def _read(path: Path, allow_mixed: bool) -> tuple[list[Measurement], Fingerprint]:
+    if path.suffix == ".parquet":
+        from cudal2.records.recording import Recording
+
+        recording = Recording.load(path)
+        return list(recording.measurements()), recording.fingerprint
+    from cudal2.records.shards import read_shards
+
+    shards = read_shards(path, allow_mixed)
+    return list(shards.measurements), shards.fingerprints[0]
+
+
+def _merge(arguments: argparse.Namespace) -> int:
+    from cudal2.table import KernelTable
+
+    merged = KernelTable.load(arguments.tables[0])
+    for path in arguments.tables[1:]:
+        merged = merged.merge(KernelTable.load(path))
+    merged = merged.save_merged(arguments.out)
+    note(f"{arguments.out}: {len(merged)} shapes")
+    return 0

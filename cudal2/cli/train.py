@@ -1,0 +1,103 @@
+"""``cudal2 train``: PPO over the kernel space, on the GPU or by replay; leaves a run directory with a kernel table."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import math
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from cudal2.cli import arguments as shared
+from cudal2.cli.output import note, print_json, print_table
+from cudal2.cli.runners import add_backend, open_runner
+from cudal2.errors import NothingValidError
+from cudal2.settings import load_train
+
+if TYPE_CHECKING:
+    from cudal2.rl.train import TrainResult
+
+_EPILOG = """examples:
+  cudal2 train --arch sm90                                     GPU if there is one, else the shipped recording
+  cudal2 train --backend gpu --shapes 64_4096_64 4096_4096_64 --steps 2000 --run-dir runs/mine
+  cudal2 train --run-dir runs/mine --resume --steps 4000       continue to 4000 steps in all
+
+The run directory holds the resolved settings, checkpoints, TensorBoard events, the learning curve and table.json;
+Ctrl-C saves the last rollout and the table so far."""
+
+
+def add(commands: Any) -> argparse.ArgumentParser:
+    """Registers the command."""
+    parser: argparse.ArgumentParser = commands.add_parser(
+        "train", help="learn which kernel suits which shape, save the winners", description=__doc__, epilog=_EPILOG
+    )
+    shared.add_arch(parser)
+    shared.add_shapes(parser)
+    shared.add_kind(parser)
+    shared.add_space(parser)
+    parser.add_argument(
+        "--settings", default="ppo", metavar="FILE", help="YAML, or a name in configs/train (default ppo)"
+    )
+    parser.add_argument(
+        "--steps", type=shared.positive, metavar="N", help="measurements in all (default: the settings')"
+    )
+    parser.add_argument("--horizon", type=shared.positive, default=1, metavar="N", help="steps per episode (default 1)")
+    parser.add_argument("--seed", type=int, metavar="S", help="seed of policy and shapes (default: the settings')")
+    parser.add_argument("--run-dir", type=Path, metavar="DIR", help="default: runs/DATE-TIME")
+    parser.add_argument("--resume", action="store_true", help="continue the run in --run-dir")
+    add_backend(parser)
+    shared.add_json(parser)
+    return parser
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Runs the command."""
+    run_dir = arguments.run_dir or Path("runs") / f"{datetime.now(timezone.utc):%Y%m%d-%H%M%S}"
+    settings = load_train(arguments.settings)
+    opened = open_runner(arguments, run_dir / "records")
+    from cudal2.rl.train import train
+
+    # TensorBoard's absence of TensorFlow is nothing the reader can act on.
+    logging.getLogger("tensorboard").setLevel(logging.ERROR)
+    note(f"run directory: {run_dir}")
+    result = train(
+        settings,
+        opened.runner,
+        run_dir,
+        resume=arguments.resume,
+        seed=arguments.seed,
+        steps=arguments.steps,
+        problems=opened.problems,
+        horizon=arguments.horizon,
+    )
+    return _report(result, arguments.json)
+
+
+def _report(result: TrainResult, as_json: bool) -> int:
+    best = [found for found in result.best if found is not None]
+    if as_json:
+        print_json(
+            {
+                "run_dir": str(result.run_dir),
+                "table": str(result.table_path),
+                "steps": result.steps,
+                "measured": result.distinct,
+                "steps_per_s": round(result.steps_per_s, 1),
+                "best": [
+                    {"mnk": found.problem.mnk, "kernel": found.config.name, "speedup": found.speedup} for found in best
+                ],
+            }
+        )
+    else:
+        header = ("shape", "kernel", "median_us", "cublaslt_auto_us", "speedup")
+        print_table(
+            header, [(f.problem.mnk, f.config.name, f.median_us, f.reference_us, f"{f.speedup:.3f}x") for f in best]
+        )
+    note(f"{result.steps} steps, {result.distinct} configurations measured, {result.steps_per_s:.0f} steps/s")
+    if not best:
+        raise NothingValidError(f"no candidate was valid in {result.steps} steps: {result.run_dir} has the records")
+    geomean = math.exp(sum(math.log(found.speedup) for found in best) / len(best))
+    note(f"geometric mean over {len(best)} shapes: {geomean:.3f}x cuBLASLt-AutoTuning (search figure, not a final one)")
+    note(f"table: {result.table_path}")
+    return 0

@@ -1,0 +1,59 @@
+"""Measures every legal configuration of a space in an order that no drift can bias, and picks up where it stopped."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Sequence
+
+import numpy as np
+
+from cudal2.problem import Problem
+from cudal2.records.measurement import Measurement
+from cudal2.runners.base import Runner
+from cudal2.space.config import KernelConfig
+from cudal2.space.space import SearchSpace
+
+Done = set[tuple[Problem, KernelConfig]]
+
+#: Configurations handed to the runner at once: enough for its parallel build, little to lose on a stop.
+BATCH = 64
+
+
+def already_done(measurements: Iterable[Measurement], pdl: bool) -> Done:
+    """What earlier sessions measured, failures included: a failed candidate is an answer too."""
+    return {(row.problem, row.config) for row in measurements if row.config is not None and row.pdl == pdl}
+
+
+def pending(space: SearchSpace, problem: Problem, done: Done, seed: int = 0) -> list[KernelConfig]:
+    """Legal configurations not measured yet, shuffled; the order of the rest does not depend on ``done``."""
+    legal = list(space.enumerate(problem))
+    order = np.random.default_rng((seed, problem.m, problem.n, problem.k)).permutation(len(legal))
+    return [legal[at] for at in order if (problem, legal[at]) not in done]
+
+
+def sweep(
+    runner: Runner,
+    work: Sequence[tuple[Problem, Sequence[KernelConfig]]],
+    on_batch: Callable[[Problem, list[Measurement]], None],
+    seconds: float | None = None,
+    clock: Callable[[], float] = time.monotonic,
+) -> bool:
+    """Measures batch after batch.
+
+    Args:
+        runner: Measures, and keeps the records.
+        work: Configurations by problem, in order.
+        on_batch: Called with each batch as it is done.
+        seconds: Wall time after which no batch begins; ``None`` for no limit.
+        clock: Source of monotonic seconds.
+
+    Returns:
+        Whether everything was measured.
+    """
+    started = clock()
+    for problem, configs in work:
+        for first in range(0, len(configs), BATCH):
+            if seconds is not None and clock() - started >= seconds:
+                return False
+            on_batch(problem, runner.run(problem, configs[first : first + BATCH]))
+    return True

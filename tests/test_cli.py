@@ -1,0 +1,220 @@
+"""The commands as a user meets them: help, data on stdout, one line and a code for every mistake."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from cudal2.cli import main as cli
+from cudal2.cli.arguments import config
+from cudal2.cli.backend import gpu_problem
+from cudal2.errors import UsageError
+from cudal2.space.config import KernelConfig
+
+ROOT = Path(__file__).parents[1]
+COMMANDS = ["space", "render", "build", "record", "search", "train", "table", "eval", "report", "doctor"]
+CONFIG = KernelConfig(128, 128, 64, 4, "coop", 2, 1, 1, 1, "tma", 1, "m", 1, False)
+
+no_gpu_here = pytest.mark.skipif(gpu_problem() is None, reason="this machine has a GPU")
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str]):
+    """Runs a command in this process and gives back its code, stdout and stderr."""
+
+    def call(*arguments: str | Path) -> tuple[int, str, str]:
+        code = cli.main([str(argument) for argument in arguments])
+        captured = capsys.readouterr()
+        return code, captured.out, captured.err
+
+    return call
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_explains_itself(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as stop:
+        cli.main([command, "--help"])
+    text = capsys.readouterr().out
+    assert stop.value.code == 0
+    assert "usage: cudal2 " + command in text and "examples:" in text and len(text.splitlines()) > 8
+
+
+def test_the_root_help_lists_every_command(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        cli.main(["--help"])
+    text = capsys.readouterr().out
+    assert all(command in text for command in COMMANDS) and "exit codes" in text
+
+
+BAD_INPUT = {
+    "no command": ([], 2, "COMMAND"),
+    "unknown command": (["tune"], 2, "tune"),
+    "unknown flag": (["space", "--mnk", "64_64_64", "--frobnicate"], 2, "--frobnicate"),
+    "abbreviated flag": (["space", "--mn", "64_64_64"], 2, "--mnk"),
+    "malformed mnk": (["space", "--mnk", "64x64x64"], 2, "64_4096_64"),
+    "two sizes": (["space", "--mnk", "64_64"], 2, "64_4096_64"),
+    "zero size": (["space", "--mnk", "0_64_64"], 2, "from 1 to"),
+    "negative size": (["space", "--mnk=-1_64_64"], 2, "64_4096_64"),
+    "huge size": (["space", "--mnk", "64_64_99999999999"], 2, "from 1 to"),
+    "mnk as a flag": (["space", "--mnk", "-1_64_64"], 2, "--mnk"),
+    "another family": (["space", "--arch", "sm80", "--mnk", "64_64_64"], 2, "not available in this version"),
+    "unknown architecture": (["space", "--arch", "sm12", "--mnk", "64_64_64"], 2, "sm90"),
+    "nothing legal": (["space", "--mnk", "64_64_65"], 3, "no configuration is legal"),
+    "unknown space": (["space", "--mnk", "64_64_64", "--space", "nowhere"], 2, "nowhere"),
+    "render without a shape": (["render"], 2, "--mnk"),
+    "render nonsense": (["render", "--config", "fast"], 2, "fast"),
+    "render half a configuration": (["render", "--config", '{"tile_m": 64}'], 2, "missing"),
+    "render broken JSON": (["render", "--config", "{"], 2, "JSON"),
+    "build nothing": (["build"], 2, "--shapes-file"),
+    "build with no jobs": (["build", "--mnk", "64_64_64", "--jobs", "0"], 2, "above zero"),
+    "missing shapes file": (["build", "--shapes-file", "absent.yaml"], 2, "absent.yaml"),
+    "missing recording": (["search", "--recording", "absent.parquet"], 2, "absent.parquet"),
+    "replay and gpu": (["search", "--backend", "gpu", "--recording", "a.parquet"], 2, "--recording"),
+    "policy without a run": (["search", "--strategy", "policy", "--backend", "replay"], 2, "--run-dir"),
+    "missing table": (["table", "show", "--table", "absent.json"], 2, "absent.json"),
+    "training of no shape": (["train", "--shapes", "64"], 2, "64_4096_64"),
+}
+
+
+@pytest.mark.parametrize("name", BAD_INPUT)
+def test_bad_input_is_one_line_and_a_code(name: str, run) -> None:
+    arguments, wanted_code, wanted_text = BAD_INPUT[name]
+    code, _, stderr = run(*arguments)
+    lines = [line for line in stderr.splitlines() if line.startswith("error: ")]
+    assert code == wanted_code
+    assert len(lines) == 1 and stderr.splitlines()[-1] == lines[0] and wanted_text in lines[0]
+
+
+@no_gpu_here
+@pytest.mark.parametrize("command", [["search"], ["train"]])
+def test_a_missing_gpu_is_said_and_so_is_what_to_do(command: list[str], run) -> None:
+    code, _, stderr = run(*command, "--backend", "gpu", "--shapes", "64_64_64")
+    assert code == 2 and "needs a GPU" in stderr and "--backend replay" in stderr
+
+
+def test_space_prints_what_each_rule_removes(run) -> None:
+    code, stdout, _ = run("space", "--arch", "sm90", "--mnk", "64_4096_64")
+    rows = {
+        line.rsplit(None, 1)[0].strip(): int(line.rsplit(None, 1)[1].replace(",", ""))
+        for line in stdout.splitlines()[1:]
+    }
+    total, legal = rows.pop("(all configurations)"), rows.pop("(legal)")
+    assert code == 0 and legal > 0 and total - sum(rows.values()) == legal
+    assert {"shared_memory", "accumulator_registers"} <= set(rows)
+
+
+def test_space_json_is_one_value_and_agrees_with_the_list(run) -> None:
+    _, stdout, _ = run("space", "--mnk", "64_4096_64", "--json")
+    legal = json.loads(stdout)["legal"]
+    _, listed, _ = run("space", "--mnk", "64_4096_64", "--list", str(legal + 1))
+    names = listed.splitlines()
+    assert len(set(names)) == legal
+    assert run("space", "--mnk", "64_4096_64", "--explain", names[0])[:2] == (0, "legal\n")
+
+
+def test_an_illegal_configuration_is_explained(run) -> None:
+    code, stdout, stderr = run("space", "--mnk", "64_64_64", "--explain", "256x256x128_s12_coop1_c1x1_k1_tma_o1_m1")
+    assert code == 2 and "shared_memory" in stdout and "illegal" in stderr
+
+
+def test_render_prints_the_source_and_nothing_else(run) -> None:
+    code, stdout, _ = run("render", "--config", CONFIG.name)
+    assert code == 0 and '#include "cudal2/sm90_ws.cuh"' in stdout and "128" in stdout
+
+
+def test_render_to_a_place_that_does_not_exist(run, tmp_path: Path) -> None:
+    code, _, stderr = run("render", "--config", CONFIG.name, "--out", tmp_path / "absent" / "kernel.cu")
+    assert code == 2 and "No such file or directory" in stderr
+
+
+@pytest.mark.parametrize("text", [CONFIG.name, json.dumps(CONFIG.to_dict())])
+def test_a_configuration_reads_back(text: str) -> None:
+    assert config(text) == CONFIG
+
+
+def test_a_build_name_gets_the_run_time_defaults() -> None:
+    read = config(CONFIG.build_name)
+    assert read.build_name == CONFIG.build_name and (read.raster, read.group, read.persistent) == ("m", 8, True)
+
+
+def test_a_wrong_name_says_where_right_ones_are() -> None:
+    with pytest.raises(UsageError, match="--list"):
+        config("128x128")
+
+
+def test_build_reports_and_then_finds_its_kernels(run, tmp_path: Path) -> None:
+    pytest.importorskip("cuda.core")
+    arguments = [
+        "build",
+        "--mnk",
+        "256_256_256",
+        "--config",
+        CONFIG.name,
+        "--jobs",
+        "1",
+        "--cache-dir",
+        tmp_path,
+        "--json",
+    ]
+    code, stdout, _ = run(*arguments)
+    first = json.loads(stdout)
+    assert code == 0 and first["usable"] == 1 and not first["failed"]
+    again = json.loads(run(*arguments)[1])
+    assert again["usable"] == 1 and again["seconds"] < 0.5 * first["seconds"]
+
+
+def test_build_where_nothing_can_be_written(run, tmp_path: Path) -> None:
+    pytest.importorskip("cuda.core")
+    (tmp_path / "file").write_text("")
+    code, _, stderr = run("build", "--config", CONFIG.name, "--jobs", "1", "--cache-dir", tmp_path / "file")
+    assert code == 2 and stderr.splitlines()[-1].startswith("error: ")
+
+
+def test_doctor_names_a_fix_for_everything_missing(run) -> None:
+    code, stdout, _ = run("doctor", "--json", "--need", "report")
+    checks = json.loads(stdout)
+    assert {"GPU", "NVRTC and headers", "build cache", "recording", "kernel table"} <= {
+        check["name"] for check in checks
+    }
+    assert all(check["fix"] for check in checks if not check["ok"])
+    assert code == (0 if all(check["ok"] for check in checks if "report" in check["jobs"]) else 2)
+
+
+@no_gpu_here
+def test_doctor_fails_for_a_job_that_cannot_run(run) -> None:
+    code, _, stderr = run("doctor", "--need", "gpu")
+    assert code == 2 and "GPU" in stderr.splitlines()[-1]
+
+
+def test_doctor_sees_an_unwritable_cache(run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("CUDAL2_CACHE_DIR", str(tmp_path / "file" / "cache"))
+    checks = {check["name"]: check for check in json.loads(run("doctor", "--json")[1])}
+    assert not checks["build cache"]["ok"] and "CUDAL2_CACHE_DIR" in checks["build cache"]["fix"]
+
+
+def test_a_missing_extra_names_the_command(run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    monkeypatch.delitem(sys.modules, "cudal2.records.recording", raising=False)
+    monkeypatch.delitem(sys.modules, "cudal2.records.parquet", raising=False)
+    code, _, stderr = run("search", "--backend", "replay")
+    assert code == 2 and "pip install 'cudal2[records]'" in stderr
+
+
+def test_ctrl_c_is_130(run, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(_: object) -> int:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(cli.space, "run", interrupted)
+    code, _, stderr = run("space", "--mnk", "64_64_64")
+    assert code == 130 and len(stderr.splitlines()) == 1
+
+
+def test_a_reader_that_leaves_is_no_error() -> None:
+    command = f"{sys.executable} -m cudal2 space --mnk 64_4096_64 --list 300 | head -n 1; exit ${{PIPESTATUS[0]}}"
+    result = subprocess.run(["bash", "-c", command], cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert result.returncode == 0 and not result.stderr and len(result.stdout.splitlines()) == 1

@@ -1,0 +1,65 @@
+"""The sweep behind ``cudal2 record``: complete, resumable, and on time."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from cudal2.problem import Problem
+from cudal2.records.measurement import Measurement, Status
+from cudal2.runners.sweep import BATCH, already_done, pending, sweep
+from cudal2.settings import SpaceSettings
+from cudal2.space.config import KernelConfig
+from cudal2.space.space import SearchSpace
+
+PROBLEMS = (Problem(64, 4096, 64), Problem(1024, 2048, 256))
+
+
+class CountingRunner:
+    """Passes everything but odd stages, and remembers what it was asked."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[Problem, KernelConfig]] = []
+
+    def run(self, problem: Problem, configs: Sequence[KernelConfig]) -> list[Measurement]:
+        self.asked += [(problem, config) for config in configs]
+        return [self.measure(problem, config) for config in configs]
+
+    @staticmethod
+    def measure(problem: Problem, config: KernelConfig) -> Measurement:
+        if config.stages % 2:
+            return Measurement(problem, config.family, config, Status.RUNTIME, "scripted failure")
+        return Measurement(problem, config.family, config, Status.CORRECT, times_us=(1.0,))
+
+
+@pytest.fixture(scope="module")
+def space() -> SearchSpace:
+    return SearchSpace(settings=SpaceSettings(axes={"tile_k": (64,), "split_k": (1,), "tile_m": (64, 128)}))
+
+
+def test_a_sweep_measures_every_legal_configuration_once(space: SearchSpace) -> None:
+    runner = CountingRunner()
+    work = [(problem, pending(space, problem, set())) for problem in PROBLEMS]
+    assert sweep(runner, work, lambda problem, rows: None)
+    assert len(runner.asked) == len(set(runner.asked)) == sum(space.legal_count(problem) for problem in PROBLEMS)
+
+
+def test_a_stopped_sweep_picks_up_where_it_stopped(space: SearchSpace) -> None:
+    whole = pending(space, PROBLEMS[1], set(), seed=3)
+    rows = [CountingRunner.measure(PROBLEMS[1], config) for config in whole[:100]]
+    assert pending(space, PROBLEMS[1], already_done(rows, pdl=False), seed=3) == whole[100:]
+    assert pending(space, PROBLEMS[1], already_done(rows, pdl=True), seed=3) == whole
+    assert pending(space, PROBLEMS[1], set(), seed=4) != whole
+
+
+def test_the_order_is_shuffled(space: SearchSpace) -> None:
+    order = [space.flat(config) for config in pending(space, PROBLEMS[1], set())]
+    assert order != sorted(order) and sorted(order) == space.legal_flat(PROBLEMS[1]).tolist()
+
+
+def test_time_ends_a_sweep_between_batches(space: SearchSpace) -> None:
+    runner, seconds = CountingRunner(), iter([0.0, 0.0, 5.0, 10.0])
+    work = [(PROBLEMS[1], pending(space, PROBLEMS[1], set()))]
+    assert not sweep(runner, work, lambda problem, rows: None, seconds=10.0, clock=lambda: next(seconds))
+    assert len(runner.asked) == 2 * BATCH
