@@ -208,16 +208,22 @@ def named(layout, number, enqueue=None):
     return LibraryCall(f"cublaslt_heuristic_{layout}", f"rank={number}", layout, enqueue or (lambda *_: None))
 
 
-def test_screening_keeps_the_fastest_and_passes_the_limit_on():
-    times, limits = {0: 4.0, 1: None, 2: 1.0, 3: 9.0, 4: 2.0}, []
+def test_screening_keeps_the_fastest_right_ones_and_passes_the_limit_on():
+    times, limits, asked = {0: 4.0, 1: None, 2: 1.0, 3: 2.0, 4: 9.0, 5: 3.0}, [], []
 
     def time_call(call, limit_us):
         limits.append(limit_us)
         return times[int(call.detail[5:])]
 
-    best = screen([named("tn", number) for number in range(5)], time_call, keep=2)
-    assert [call.detail for call in best] == ["rank=2", "rank=4"]
-    assert limits == [float("inf"), 6.0, 6.0, 1.5, 1.5]
+    def is_right(call):
+        asked.append(call.detail)
+        return call.detail != "rank=2"
+
+    best = screen([named("tn", number) for number in range(6)], time_call, is_right, keep=2)
+    assert [call.detail for call in best] == ["rank=3", "rank=5"]
+    # The wrong one at 1 us never becomes the mark that others are measured by.
+    assert limits == [float("inf"), 6.0, 6.0, 6.0, 3.0, 3.0]
+    assert len(asked) == len(set(asked)), "a check is never repeated"
 
 
 class Refused(Exception):

@@ -1,12 +1,13 @@
 """cuBLASLt-AutoTuning: the fastest of all algorithms the library offers, found the way everything else here is timed.
 
-Every answer is screened by short graphs over the cold rotating buffers; the best few of each layout pass the checks
-and are timed again, interleaved; the medians decide.
+Every answer is screened by short graphs over the cold rotating buffers; the best few right ones of each layout are timed
+again, interleaved; the medians decide.
 """
 
 from __future__ import annotations
 
 import logging
+import math
 import random
 import statistics
 from collections.abc import Callable, Sequence
@@ -41,22 +42,39 @@ class Tuned:
 
 
 def screen(
-    calls: Sequence[LibraryCall], time_call: Callable[[LibraryCall, float], float | None], keep: int = _KEPT_PER_LAYOUT
+    calls: Sequence[LibraryCall],
+    time_call: Callable[[LibraryCall, float], float | None],
+    is_right: Callable[[LibraryCall], bool],
+    keep: int = _KEPT_PER_LAYOUT,
 ) -> list[LibraryCall]:
-    """The ``keep`` fastest of ``calls``, best first.
+    """The ``keep`` fastest right ones of ``calls``, best first.
+
+    Whoever takes the lead is checked at once: a wrong algorithm must not make the right ones look hopeless.
 
     Args:
         calls: What to try, in the library's order.
         time_call: Gives microseconds, or ``None`` for a call that failed or is beyond the limit it is given.
+        is_right: Whether a call's result is right; asked at most once per call.
         keep: How many to return.
     """
     timed: list[tuple[float, int]] = []
+    verdicts: dict[int, bool] = {}
+    best_us = math.inf
     for rank, call in enumerate(calls):
-        limit_us = _HOPELESS * min(timed)[0] if timed else float("inf")
-        time_us = time_call(call, limit_us)
-        if time_us is not None:
-            timed.append((time_us, rank))
-    return [calls[rank] for _, rank in sorted(timed)[:keep]]
+        time_us = time_call(call, _HOPELESS * best_us)
+        if time_us is None:
+            continue
+        if time_us < best_us:
+            verdicts[rank] = is_right(call)
+            if not verdicts[rank]:
+                continue
+            best_us = time_us
+        timed.append((time_us, rank))
+    kept: list[LibraryCall] = []
+    for _, rank in sorted(timed):
+        if len(kept) < keep and (verdicts[rank] if rank in verdicts else is_right(calls[rank])):
+            kept.append(calls[rank])
+    return kept
 
 
 class AutoTuner:
@@ -94,8 +112,7 @@ class AutoTuner:
         """The winner of each layout among ``calls``, by layout; a layout in which nothing is right is left out."""
         finalists: list[LibraryCall] = []
         for layout in dict.fromkeys(call.layout for call in calls):
-            best = screen([call for call in calls if call.layout == layout], self._screen_us)
-            finalists += [call for call in best if self._is_right(call)]
+            finalists += screen([call for call in calls if call.layout == layout], self._screen_us, self._is_right)
         medians = self._compare(finalists)
         chosen: dict[str, Tuned] = {}
         for call, median_us in sorted(zip(finalists, medians, strict=True), key=lambda pair: pair[1]):
@@ -104,7 +121,10 @@ class AutoTuner:
         return chosen
 
     def _is_right(self, call: LibraryCall) -> bool:
-        reason = self._verify(call)
+        try:
+            reason = self._verify(call)
+        except self._errors as error:
+            reason = str(error)
         if reason:
             logger.warning("%s is wrong and left out: %s", call.detail, reason)
         return not reason

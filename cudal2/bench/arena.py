@@ -1,0 +1,199 @@
+"""The judge's arena on a GPU: one problem's buffers, check data and stopwatch, and who may compete on them."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from cudal2.bench.autotune import AutoTuner
+from cudal2.bench.baselines import LAYOUTS, Baseline, BothLayouts, LibraryCall, NotSupportedError, TorchMatmul
+from cudal2.bench.context import ProblemContext
+from cudal2.bench.correctness import CheckResult, check_sample
+from cudal2.bench.device import Clocks
+from cudal2.bench.final import Entrant
+from cudal2.bench.libraries import VendorLibraries, library_errors
+from cudal2.bench.timing import Contestant, TimedGraph, launches_for, too_fast
+from cudal2.build.artifact import BuiltKernel
+from cudal2.errors import WorkerError
+from cudal2.launch.driver import context_fault
+from cudal2.launch.kernel import LoadedKernel
+from cudal2.problem import Problem
+from cudal2.settings import BenchSettings
+from cudal2.space.config import KernelConfig
+
+logger = logging.getLogger(__name__)
+
+#: A first, short graph tells the time that sizes the long one; launched from Python a small kernel looks slower.
+_SIZING_MS = 0.5
+_TUNING_ROUNDS = 7
+
+
+class RefusedError(Exception):
+    """A contestant that cannot run here; the CUDA context is unharmed."""
+
+
+Load = Callable[[BuiltKernel, KernelConfig], LoadedKernel]
+
+
+class DeviceArena:
+    """One problem on one GPU.
+
+    Args:
+        context: Buffers, check data, stopwatch.
+        clocks: Reads NVML.
+        load: Loads a cubin, or knows it loaded.
+    """
+
+    errors: tuple[type[Exception], ...] = (RefusedError,)
+
+    def __init__(self, context: ProblemContext, clocks: Clocks, load: Load) -> None:
+        self.context = context
+        self.buffers = BothLayouts(context.sets)
+        self._check_buffers = BothLayouts(context.checks.sets)
+        self._clocks = clocks
+        self._load = load
+
+    def check(self, entrant: Entrant) -> CheckResult:
+        """Runs an entrant on the check data."""
+        with _refusals(entrant.label):
+            if entrant.config is not None and entrant.built is not None:
+                kernel = self._load(entrant.built, entrant.config)
+                return self.context.check(kernel, entrant.config, bool(entrant.pdl))
+            return self.check_call(entrant.call)
+
+    def check_call(self, call: Baseline) -> CheckResult:
+        """Runs a library call on the check data."""
+        return self.context.checks.run(call.on(self._check_buffers), self.context.stopwatch.stream)
+
+    def prepare(self, entrant: Entrant) -> DevicePrepared:
+        """Captures launches that run for the settings' final replay time."""
+        with _refusals(entrant.label):
+            contestant = self._bind(entrant)
+            stopwatch = self.context.stopwatch
+            sizing = stopwatch.graph(contestant, launches_for(stopwatch.estimate_us(contestant), _SIZING_MS))
+            try:
+                time_us = sizing.time_us()
+            finally:
+                sizing.close()
+            launches = launches_for(time_us, self.context.settings.final_replay_ms)
+            return DevicePrepared(stopwatch.graph(contestant, launches), self.context)
+
+    def too_fast(self, time_us: float) -> str:
+        """Why a time cannot be believed; empty if it can."""
+        return too_fast(self.context.problem, time_us, self.context.settings.quarantine_fraction)
+
+    def clocks(self) -> Mapping[str, Any]:
+        """What NVML reads now, what it does not know left out."""
+        sample = dataclasses.asdict(self._clocks.sample())
+        return {name: value for name, value in sample.items() if value is not None}
+
+    def _bind(self, entrant: Entrant) -> Contestant:
+        if entrant.config is not None and entrant.built is not None:
+            kernel = self._load(entrant.built, entrant.config)
+            return self.context.candidate(kernel, entrant.config, bool(entrant.pdl))
+        bound: Contestant = entrant.call.on(self.buffers)
+        return bound
+
+
+class DevicePrepared:
+    """An entrant's graph, and how to look at what it writes."""
+
+    def __init__(self, graph: TimedGraph, context: ProblemContext) -> None:
+        self._graph = graph
+        self._context = context
+        self.launches = graph.launches
+
+    def time_us(self) -> float:
+        """Microseconds per launch of one replay."""
+        return self._graph.time_us()
+
+    def recheck(self) -> CheckResult:
+        """One more replay from poisoned outputs: every one must be written, and a sample of one must be right."""
+        sets, seed = self._context.sets, self._context.settings.seed
+        sets.poison()
+        self._graph.run()
+        unwritten = sets.unwritten(self._graph.sets_used)
+        if unwritten:
+            reason = f"after timing, {unwritten} of {self._graph.sets_used} outputs hold NaN or were not written"
+            return CheckResult(False, None, reason)
+        return check_sample(sets, seed % self._graph.sets_used, seed)
+
+    def close(self) -> None:
+        """Gives the graph back."""
+        self._graph.close()
+
+
+@contextmanager
+def _refusals(label: str) -> Iterator[None]:
+    """Turns what a contestant raises into a refusal, unless it took the CUDA context with it.
+
+    Raises:
+        RefusedError: It cannot run.
+        WorkerError: Nothing can run any more.
+    """
+    refusing: tuple[type[Exception], ...] = (*library_errors(), RuntimeError)
+    try:
+        yield
+    except refusing as error:
+        fault = context_fault()
+        if fault is not None:
+            raise WorkerError(f"{label} broke the CUDA context: {fault}") from error
+        raise RefusedError(str(error)) from error
+
+
+def our_entrants(candidates: Sequence[tuple[KernelConfig, BuiltKernel]], columns: Sequence[bool]) -> list[Entrant]:
+    """Each candidate once per PDL column."""
+    return [
+        Entrant(
+            label=f"{config.name} pdl={'on' if pdl else 'off'}",
+            contestant=config.family,
+            detail="",
+            config=config,
+            built=built,
+            pdl=pdl,
+        )
+        for config, built in candidates
+        for pdl in columns
+    ]
+
+
+def baseline_entrants(arena: DeviceArena, libraries: VendorLibraries) -> list[Entrant]:
+    """torch.matmul, cuBLAS, cuBLASLt's first answer and cuBLASLt-AutoTuning, the libraries in both layouts."""
+    problem, settings = arena.context.problem, arena.context.settings
+    calls: list[Baseline] = [*_torch(problem), *(libraries.cublas(layout) for layout in LAYOUTS)]
+    offered = {layout: _offered(libraries, layout) for layout in LAYOUTS}
+    calls += [answers[0] for answers in offered.values() if answers]
+    calls += _tuned(arena, settings, [call for answers in offered.values() for call in answers])
+    return [Entrant(call.name, call.name, call.detail, call) for call in calls]
+
+
+def _torch(problem: Problem) -> list[Baseline]:
+    try:
+        return [TorchMatmul(problem)]
+    except NotSupportedError as error:
+        logger.warning("torch.matmul does not compete: %s", error)
+        return []
+
+
+def _offered(libraries: VendorLibraries, layout: Any) -> list[LibraryCall]:
+    try:
+        return libraries.cublaslt(layout)
+    except library_errors() as error:
+        logger.warning("cuBLASLt does not compete in layout %s: %s", layout, error)
+        return []
+
+
+def _tuned(arena: DeviceArena, settings: BenchSettings, calls: Sequence[LibraryCall]) -> list[LibraryCall]:
+    tuner = AutoTuner(
+        arena.context.stopwatch,
+        arena.buffers,
+        library_errors(),
+        lambda call: arena.check_call(call).reason,
+        settings.replay_ms,
+        _TUNING_ROUNDS,
+        settings.seed,
+    )
+    return [tuned.call for tuned in tuner.choose(calls).values()]
