@@ -1,7 +1,7 @@
 """cuBLASLt-AutoTuning: the fastest of all algorithms the library offers, found the way everything else here is timed.
 
-Every answer is screened by short graphs over the cold rotating buffers; the best few right ones of each layout are timed
-again, interleaved; the medians decide.
+Every answer is screened by short graphs over the cold rotating buffers; the best few right ones of each layout are
+timed again, interleaved; the medians decide.
 """
 
 from __future__ import annotations
