@@ -1,4 +1,4 @@
-"""Which problem an episode gets: uniform at first, later more often where the policy is still far from the best known."""
+"""Which problem an episode gets: uniform at first, later more often where the policy is far from the best known."""
 
 from __future__ import annotations
 
@@ -33,16 +33,16 @@ class Curriculum:
         """Indices of the next problems."""
         if self._steps < self._warm_up:
             return rng.integers(len(self._mean), size=size)
-        return rng.choice(len(self._mean), size=size, p=self.weights())
+        return np.asarray(rng.choice(len(self._mean), size=size, p=self.weights()))
 
     def weights(self) -> NDArray[np.float64]:
         """Probability of each problem: half uniform, half proportional to best known minus mean reward."""
         uniform = np.full(len(self._mean), 1.0 / len(self._mean))
         regret = np.where(np.isnan(self._mean), 0.0, self._best - np.nan_to_num(self._mean))
-        regret = np.where(np.isfinite(regret), np.maximum(regret, 0.0), 0.0)
+        regret = np.maximum(np.where(np.isfinite(regret), regret, 0.0), 0.0)
         if not regret.any():
             return uniform
-        return UNIFORM_SHARE * uniform + (1.0 - UNIFORM_SHARE) * regret / regret.sum()
+        return np.asarray(UNIFORM_SHARE * uniform + (1.0 - UNIFORM_SHARE) * regret / regret.sum())
 
     def update(self, index: NDArray[np.int64], rewards: NDArray[np.float64]) -> None:
         """Takes in one batch of rewards."""

@@ -27,7 +27,7 @@ from cudal2.space.masks import PrefixMasks
 MAX_HORIZON = 16
 
 
-def observation_space(problems: int) -> spaces.Box:
+def observation_space(problems: int) -> spaces.Box[np.float32]:
     """Box of :mod:`cudal2.rl.observation` for so many problems."""
     high = np.full(observation.SIZE, observation.BOUND, np.float32)
     low = -high
@@ -49,19 +49,19 @@ class HgemmEnv(gymnasium.Env[NDArray[np.float32], NDArray[np.int64]]):
     needs no GPU). A configuration that was proposed before in the life of the environment is answered from memory.
 
     ## Action Space
-    `MultiDiscrete(space.dims)`: one index per axis of the search space, compile-time axes first. Not every combination is
-    legal; `action_masks()` gives the values of each axis that occur in a legal configuration of the current problem, and
-    `cudal2.space.masks.PrefixMasks` the exact masks given the axes already chosen.
+    `MultiDiscrete(space.dims)`: one index per axis of the search space, compile-time axes first. Not every combination
+    is legal; `action_masks()` gives the values of each axis that occur in a legal configuration of the current problem,
+    and `cudal2.space.masks.PrefixMasks` the exact masks given the axes already chosen.
 
     ## Observation Space
-    `Box(102,)`, float32, documented index by index in `cudal2.rl.observation`: shape, an analytic model's choice, hardware,
-    counters with presence bits, history. The last entry is the index of the problem in `problems`.
+    `Box(102,)`, float32, documented index by index in `cudal2.rl.observation`: shape, an analytic model's choice,
+    hardware, counters with presence bits, history. The last entry is the index of the problem in `problems`.
 
     ## Rewards
-    clip(log(t_ref / t), -2, 1), where t_ref is cuBLASLt-AutoTuning measured interleaved with the candidate. Every failure
-    (compile, launch, wrong result, timeout) is worth -2. So is a configuration that is not legal: it is never measured, and
-    `info["reason"]` says why. With `horizon > 1` a step is paid the improvement over the episode's best, minus 0.02 for a
-    failure, so that rewards add up to the final value above -2.
+    clip(log(t_ref / t), -2, 1), where t_ref is cuBLASLt-AutoTuning measured interleaved with the candidate. Every
+    failure (compile, launch, wrong result, timeout) is worth -2. So is a configuration that is not legal: it is never
+    measured, and `info["reason"]` says why. With `horizon > 1` a step is paid the improvement over the episode's best,
+    minus 0.02 for a failure, so that rewards add up to the final value above -2.
 
     ## Starting State
     A problem drawn uniformly from `problems` by the environment's generator; `reset(options={"problem": "64_4096_64"})`
@@ -75,7 +75,7 @@ class HgemmEnv(gymnasium.Env[NDArray[np.float32], NDArray[np.int64]]):
     - `problems`: problems to draw from; default: all the runner has.
     - `horizon`: steps per episode, 1 (a contextual bandit) to 16.
 
-    `nondeterministic` tells whether the runner may answer the same question differently (a GPU may, a recording does not).
+    `nondeterministic` tells whether the runner may answer the same question differently: a GPU may, a recording not.
 
     ## Version History
     - v0: observation version 1.
@@ -83,13 +83,15 @@ class HgemmEnv(gymnasium.Env[NDArray[np.float32], NDArray[np.int64]]):
 
     metadata = {"render_modes": []}  # noqa: RUF012 (the name and type are Gymnasium's)
 
-    def __init__(self, runner: Runner | None = None, problems: Sequence[Problem] | None = None, horizon: int = 1) -> None:
+    def __init__(
+        self, runner: Runner | None = None, problems: Sequence[Problem] | None = None, horizon: int = 1
+    ) -> None:
         if not 1 <= horizon <= MAX_HORIZON:
             raise UsageError(f"horizon = {horizon}: give 1 to {MAX_HORIZON}")
         self.scorer = Scorer(runner or bundled_runner(), problems)
         self.horizon = horizon
         self.problems = self.scorer.problems
-        self.action_space = spaces.MultiDiscrete(self.scorer.space.dims)
+        self.action_space = spaces.MultiDiscrete(list(self.scorer.space.dims))
         self.observation_space = observation_space(len(self.problems))
         self._table = observation.ObservationTable(self.scorer.space, self.problems, self.scorer.masks.candidates)
         self._index = 0
@@ -167,5 +169,3 @@ def counters_of(outcome: Outcome | None) -> dict[str, float] | None:
     if outcome is None or outcome.registers is None:
         return None
     return {"registers": outcome.registers / 255.0}
-
-

@@ -1,7 +1,7 @@
 """Which values of each axis still lead to a legal configuration, for many problems at once.
 
-Level ``j`` of a problem holds one bit per prefix ``a_0..a_j``: whether any legal configuration starts with it. All levels
-of one problem are one packed row; rows live in a bounded arena and the least recently used problem makes room.
+Level ``j`` of a problem holds one bit per prefix ``a_0..a_j``: whether any legal configuration starts with it. All
+levels of one problem are one packed row; rows live in a bounded arena and the least recently used problem makes room.
 """
 
 from __future__ import annotations
@@ -89,12 +89,15 @@ class MaskBank:
         return np.flatnonzero(np.unpackbits(row, count=int(np.prod(self.dims)), bitorder="little"))
 
     def _bits(self, rows: Ints, bits: Ints) -> Bools:
-        return ((self._arena[rows, bits >> 3] >> (bits & 7).astype(np.uint8)) & 1).astype(np.bool_)
+        bytes_read = self._arena[rows, bits >> 3]
+        return np.asarray((bytes_read >> (bits & 7).astype(np.uint8)) & 1, np.bool_)
 
     def _rows(self, index: Ints) -> Ints:
         wanted = np.unique(index)
         if len(wanted) > len(self._arena):
-            raise UsageError(f"a batch of {len(wanted)} problems exceeds the {len(self._arena)} masks held at once: lower n_envs or batch_size")
+            raise UsageError(
+                f"a batch of {len(wanted)} problems exceeds the {len(self._arena)} masks held at once: lower batch_size"
+            )
         for problem in wanted.tolist():
             if self._slots[problem] < 0:
                 self._load(problem, set(wanted.tolist()))
@@ -120,8 +123,10 @@ def pack_levels(validity: Bools, problem: Problem) -> NDArray[np.uint8]:
         NothingValidError: No configuration is legal, so no mask would leave a choice.
     """
     if not validity.any():
-        raise NothingValidError(f"{problem.mnk}: no legal configuration; `cudal2 space --mnk {problem.mnk}` says which rule removes them")
-    levels = [np.asarray(validity, np.bool_)]
+        raise NothingValidError(
+            f"{problem.mnk}: no legal configuration; `cudal2 space --mnk {problem.mnk}` says which rule removes them"
+        )
+    levels: list[Bools] = [validity]
     for _ in range(validity.ndim - 1):
-        levels.insert(0, levels[0].any(axis=-1))
+        levels.insert(0, np.asarray(levels[0].any(axis=-1)))
     return np.concatenate([np.packbits(level.ravel(), bitorder="little") for level in levels])

@@ -2,9 +2,9 @@
 
 Version 1, float32, ``SIZE`` entries:
 
-======= ===========================================================================================================
+======= ===============================================================================================================
 index   meaning
-======= ===========================================================================================================
+======= ===============================================================================================================
 0-2     log2 m, log2 n, log2 k, each (x - 10) / 4
 3       log2(m n k), (x - 30) / 12
 4       log2(m n), (x - 20) / 8
@@ -14,18 +14,18 @@ index   meaning
 8-11    1 if 8 divides n, 64 divides m, 64 divides n, 64 divides k
 12      1 for an fp16 accumulator
 13      1 for layout ``nn``
-14-28   for each of five canonical tiles (64x64, 128x64, 128x128, 128x256, 256x128): log2 of CTAs over SMs, x / 8; filled share
-        of the last wave; share of SMs used by the first wave
-29-53   the analytic model's best legal configuration: one-hots of tile_m (4), tile_n (8), consumers (3), split_k (4), then the
-        position on its axis, 0 or 1, of tile_k, schedule, cluster_m, cluster_n, epilogue, ctas_per_sm
+14-28   for each of five canonical tiles (64x64, 128x64, 128x128, 128x256, 256x128): log2 of CTAs over SMs, x / 8;
+        filled share of the last wave; share of SMs used by the first wave
+29-53   the analytic model's best legal configuration: one-hots of tile_m (4), tile_n (8), consumers (3), split_k (4),
+        then 1 if at its axis's second value for tile_k, schedule, cluster_m, cluster_n, epilogue, ctas_per_sm
 54-78   the mean of the same over the model's sixteen best
-79-86   hardware, constant on one device: SMs / 132, shared memory per SM / 228 KiB, L2 / 60 MiB, device memory / 4.8 TB/s, tensor
-        peak / 1 PFLOP/s, L2 rate / 12 TB/s, launch / 2.2 us, compute capability / 10
-87-96   five counters of the last measured configuration, each a presence bit and a value: L2 hit rate, TMA throughput, device-memory
-        throughput, tensor-pipe activity, all as fractions, and registers / 255. All absent unless a runner reports them
+79-86   hardware, constant on one device: SMs / 132, shared memory per SM / 228 KiB, L2 / 60 MiB, device memory /
+        4.8 TB/s, tensor peak / 1 PFLOP/s, L2 rate / 12 TB/s, launch / 2.2 us, compute capability / 10
+87-96   five counters of the last measured configuration, each a presence bit and a value: L2 hit rate, TMA throughput,
+        device-memory throughput, tensor-pipe activity, all as fractions, and registers / 255; absent unless reported
 97-100  history, zero at horizon 1: steps taken / horizon, best log ratio, last log ratio, 1 if the last one failed
 101     index of the problem in the environment's list: addresses the exact masks, never a feature
-======= ===========================================================================================================
+======= ===============================================================================================================
 """
 
 from __future__ import annotations
@@ -74,7 +74,10 @@ def shape_features(problem: Problem, arch: Arch) -> list[float]:
     log_m, log_n, log_k = math.log2(m), math.log2(n), math.log2(k)
     features = [(value - 10.0) / 4.0 for value in (log_m, log_n, log_k)]
     features += [(log_m + log_n + log_k - 30.0) / 12.0, (log_m + log_n - 20.0) / 8.0]
-    features += [(math.log2(problem.flops / problem.bytes_min) - 7.0) / 4.0, (math.log2(problem.bytes_min) - 22.0) / 8.0]
+    features += [
+        (math.log2(problem.flops / problem.bytes_min) - 7.0) / 4.0,
+        (math.log2(problem.bytes_min) - 22.0) / 8.0,
+    ]
     features += [(log_m - log_n) / 8.0]
     features += [float(size % by == 0) for size, by in ((n, 8), (m, 64), (n, 64), (k, 64))]
     features += [float(problem.acc == "fp16"), float(problem.layout == "nn")]
@@ -94,7 +97,7 @@ def analytic_features(space: SearchSpace, problem: Problem, candidates: NDArray[
 
 
 def _one_hot(name: str, values: NDArray[np.generic]) -> NDArray[np.bool_]:
-    return values[:, None] == np.asarray(_VALUES[name])[None, :]
+    return np.asarray(values[:, None] == np.asarray(_VALUES[name])[None, :])
 
 
 def hardware_features(arch: Arch) -> list[float]:
@@ -154,7 +157,9 @@ class ObservationTable:
     def batch(self, index: NDArray[np.int64]) -> Floats:
         """Observations at the start of an episode, one row per index; a fresh array."""
         for problem in np.unique(index[~self._known[index]]).tolist():
-            self._rows[problem, :FEATURES] = static_features(self._space, self._problems[problem], self._candidates(problem))
+            self._rows[problem, :FEATURES] = static_features(
+                self._space, self._problems[problem], self._candidates(problem)
+            )
             self._known[problem] = True
         return self._rows[index]
 

@@ -48,6 +48,7 @@ class AutoregressivePolicy(ActorCriticPolicy):
     """
 
     masks: MaskBank | None = None
+    later: Tensor
 
     def __init__(
         self,
@@ -80,7 +81,9 @@ class AutoregressivePolicy(ActorCriticPolicy):
         actions, log_prob = self._sample(features, index, deterministic)
         return actions, self.critic(features), log_prob
 
-    def evaluate_actions(self, obs: Tensor, actions: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def evaluate_actions(  # type: ignore[override]
+        self, obs: Tensor, actions: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
         """Values, log-probabilities and the sum of the conditional entropies along the actions."""
         features, index = _split(obs)
         actions = actions.long()
@@ -140,7 +143,7 @@ class AutoregressivePolicy(ActorCriticPolicy):
         return Ranking(candidates[order], log_prob[order])
 
     def _log_probs(self, features: Tensor, candidates: NDArray[np.int64]) -> NDArray[np.float64]:
-        """Level by level over the tree of prefixes; a level's conditional log-probabilities are added to its parents' sums."""
+        """Level by level over the tree of prefixes, each level's log-probabilities added to its parents'."""
         base = self.head_in(self.actor(features)).view(len(self.dims), HEAD_WIDTH)
         total = np.zeros(1)
         prefixes = np.zeros(1, np.int64)

@@ -27,7 +27,7 @@ def rewards_of_times(times_us: NDArray[np.float64], reference_us: NDArray[np.flo
 
 
 def improvement(best: float, value: float) -> tuple[float, float]:
-    """Reward of a step in an episode of several, and the new best: the rewards add up to the final value above the floor."""
+    """Reward of a step in a longer episode, and the new best: the rewards add up to the final value above the floor."""
     new_best = max(best, value)
     charge = FAILURE_CHARGE if value <= REWARD_MIN else 0.0
     return new_best - best - charge, new_best

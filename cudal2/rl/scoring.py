@@ -77,6 +77,7 @@ class Scorer:
         self.best_log_ratio = np.full(len(self.problems), -math.inf)
         self.best_flat = np.full(len(self.problems), -1, np.int64)
         self._known: dict[int, Outcome] = {}
+        self._log: list[tuple[Any, ...]] = []
         self._replay_index = _replay_index(runner, self.problems)
 
     @property
@@ -108,12 +109,12 @@ class Scorer:
 
     def state(self) -> dict[str, Any]:
         """Plain values to continue from."""
-        rows = [(key, *outcome[:2], outcome.status.value, outcome.reason, outcome.registers) for key, outcome in self._known.items()]
-        return {"measured": rows}
+        return {"measured": list(self._log)}
 
     def restore(self, state: dict[str, Any]) -> None:
         """Takes over what :meth:`state` held."""
         self._known.clear()
+        self._log.clear()
         self.best_log_ratio[:] = -math.inf
         self.best_flat[:] = -1
         for key, ratio, time_us, status, reason, registers in state["measured"]:
@@ -130,6 +131,7 @@ class Scorer:
 
     def _remember(self, key: int, outcome: Outcome) -> None:
         self._known[key] = outcome
+        self._log.append((key, *outcome[:2], outcome.status.value, *outcome[3:]))
         index, flat = divmod(key, self.space.total)
         if outcome.status is Status.CORRECT and outcome.log_ratio > self.best_log_ratio[index]:
             self.best_log_ratio[index] = outcome.log_ratio
@@ -144,7 +146,9 @@ class Scorer:
         statuses = list(Status)
         codes = runner.statuses(recorded, flat)
         return [
-            Outcome(ratio, time_us, statuses[code - 1], "" if statuses[code - 1] is Status.CORRECT else "as recorded", None)
+            Outcome(
+                ratio, time_us, statuses[code - 1], "" if statuses[code - 1] is Status.CORRECT else "as recorded", None
+            )
             for ratio, time_us, code in zip(ratios.tolist(), times.tolist(), codes.tolist(), strict=True)
         ]
 

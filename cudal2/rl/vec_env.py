@@ -54,13 +54,17 @@ class HgemmVecEnv(VecEnv):
         self.curriculum = Curriculum(len(self.scorer.problems))
         self.last_scores: Scores | None = None
         self._rng = np.random.default_rng(seed)
-        self._table = observation.ObservationTable(self.scorer.space, self.scorer.problems, self.scorer.masks.candidates)
+        self._table = observation.ObservationTable(
+            self.scorer.space, self.scorer.problems, self.scorer.masks.candidates
+        )
         self._index = np.zeros(n_envs, np.int64)
         self._taken = np.zeros(n_envs, np.int64)
         self._best = np.full(n_envs, REWARD_MIN)
         self._observations = np.zeros((n_envs, observation.SIZE), np.float32)
         self._actions = np.zeros((n_envs, len(self.scorer.space.dims)), np.int64)
-        super().__init__(n_envs, observation_space(len(self.scorer.problems)), spaces.MultiDiscrete(self.scorer.space.dims))
+        super().__init__(
+            n_envs, observation_space(len(self.scorer.problems)), spaces.MultiDiscrete(list(self.scorer.space.dims))
+        )
 
     def reset(self) -> Floats:
         """Starts every environment on a fresh problem."""
@@ -84,7 +88,9 @@ class HgemmVecEnv(VecEnv):
         self._taken += 1
         rewards = self._episode_rewards(scores)
         dones = self._taken >= self.horizon
-        infos: list[dict[str, Any]] = [{"reason": scores.refused[row]} if row in scores.refused else {} for row in range(self.num_envs)]
+        infos: list[dict[str, Any]] = [
+            {"reason": scores.refused[row]} if row in scores.refused else {} for row in range(self.num_envs)
+        ]
         for row in np.flatnonzero(dones).tolist():
             infos[row]["terminal_observation"] = self._observations[row].copy()
         self._start(np.flatnonzero(dones))
@@ -148,7 +154,9 @@ class HgemmVecEnv(VecEnv):
         """Sets an attribute of this object: the environments share everything."""
         setattr(self, attr_name, value)
 
-    def env_method(self, method_name: str, *args: Any, indices: int | Iterable[int] | None = None, **kwargs: Any) -> list[Any]:
+    def env_method(
+        self, method_name: str, *args: Any, indices: int | Iterable[int] | None = None, **kwargs: Any
+    ) -> list[Any]:
         """Calls a method that answers for all environments, and picks the answers asked for."""
         answers = getattr(self, method_name)(*args, **kwargs)
         return [answers[index] for index in self._get_indices(indices)]

@@ -1,7 +1,7 @@
 """An analytic time model of the ``sm90_ws`` kernel, and the strategy that measures in its order.
 
-It ranks configurations; its microseconds are estimates and never leave this package as measurements. Constants are round
-figures for an H200, not fitted to any recording, so that ranking a recording by it is a fair baseline.
+It ranks configurations; its microseconds are estimates and never leave this package as measurements. Constants are
+round figures for an H200, not fitted to any recording, so that ranking a recording by it is a fair baseline.
 """
 
 from __future__ import annotations
@@ -56,7 +56,8 @@ def predict_us(columns: Columns, problem: Problem, arch: Arch = SM90) -> Floats:
     tile_us = (LOAD_LATENCY + steps * step + epilogue) / CLOCK_PER_US
     overlapped = _overlap(columns) * (LOAD_LATENCY + epilogue) / CLOCK_PER_US
     chip_us = PROLOGUE_US + waves * tile_us - (waves - 1.0) * overlapped
-    return np.maximum(chip_us, PROLOGUE_US + _memory_us(columns, problem, tile_m, tile_n, tiles_m, tiles_n, resident / split))
+    memory_us = _memory_us(columns, problem, (tile_m, tile_n), (tiles_m, tiles_n), resident / split)
+    return np.maximum(chip_us, PROLOGUE_US + memory_us)
 
 
 def _floats(columns: Columns, name: str) -> Floats:
@@ -89,9 +90,10 @@ def _overlap(columns: Columns) -> Floats:
 
 
 def _memory_us(
-    columns: Columns, problem: Problem, tile_m: Floats, tile_n: Floats, tiles_m: Floats, tiles_n: Floats, concurrent: Floats
+    columns: Columns, problem: Problem, tile: tuple[Floats, Floats], tiles: tuple[Floats, Floats], concurrent: Floats
 ) -> Floats:
     """Device-memory time: what the tiles of one wave touch, by how the raster folds them, wave after wave."""
+    (tile_m, tile_n), (tiles_m, tiles_n) = tile, tiles
     along_m = columns["raster"] == "m"
     fast_side, slow_side = np.where(along_m, tiles_m, tiles_n), np.where(along_m, tiles_n, tiles_m)
     cluster = np.where(along_m, _floats(columns, "cluster_m"), _floats(columns, "cluster_n"))

@@ -74,7 +74,7 @@ class SearchResult:
         return min((row for row in self.measurements if row.ok), key=lambda row: row.median_us, default=None)
 
     def best_log_ratio(self, budget: int) -> float:
-        """log(t_ref / t_best) over the first ``budget`` measurements; ``FAILURE_LOG_RATIO`` if none of them is correct."""
+        """log(t_ref / t_best) over the first ``budget`` measurements; the floor if none of them is correct."""
         values = [log_ratio(row, self.reference_us) for row in self.measurements[:budget]]
         return max(values, default=FAILURE_LOG_RATIO)
 
@@ -85,8 +85,12 @@ class SearchResult:
             NothingValidError: No measurement was correct.
         """
         if self.best is None:
-            reasons = "; ".join(f"{count} x {what}" for what, count in sorted(self.failures.items(), key=lambda item: -item[1]))
-            raise NothingValidError(f"{self.problem.mnk}: none of {len(self.measurements)} candidates passed ({reasons or 'none legal'})")
+            reasons = "; ".join(
+                f"{count} x {what}" for what, count in sorted(self.failures.items(), key=lambda item: -item[1])
+            )
+            raise NothingValidError(
+                f"{self.problem.mnk}: none of {len(self.measurements)} candidates passed ({reasons or 'none legal'})"
+            )
         return self.best
 
     @property
@@ -162,7 +166,7 @@ class SearchSession:
             answered.append(self._seen[config])
         return answered
 
-    def measure_flat(self, indices: Sequence[int]) -> list[Measurement]:
+    def measure_flat(self, indices: NDArray[np.int64]) -> list[Measurement]:
         """:meth:`measure` for flat indices of the space."""
         return self.measure([self.space.from_flat(int(index)) for index in indices])
 
@@ -183,7 +187,7 @@ def search(
     budget: Budget | None = None,
     seed: int = 0,
 ) -> SearchResult:
-    """Runs one strategy on one problem; a Ctrl-C ends it and passes on, after the runner has recorded what it measured."""
+    """Runs one strategy on one problem and returns what it measured."""
     session = SearchSession(runner, problem, budget)
     strategy(session, np.random.default_rng(seed))
     return session.result(name, seed)

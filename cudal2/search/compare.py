@@ -49,7 +49,7 @@ def compare(
     seeds: Sequence[int] = (0,),
     on_result: Callable[[SearchResult], None] | None = None,
 ) -> list[BudgetScore]:
-    """Runs every strategy on every problem once per seed with the largest budget, and scores all budgets from its order.
+    """Runs every strategy on every problem, once per seed with the largest budget; smaller ones are its beginnings.
 
     Deterministic strategies cost the same repeats and score the same in each.
     """

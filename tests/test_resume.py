@@ -1,0 +1,104 @@
+"""A run that was stopped and resumed ends with the same bits as one that never stopped; an interrupt loses nothing."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from fabricated_recording import SHAPES, made_up_recording
+from test_env import LiveRunner
+
+from cudal2.errors import RecordError, UsageError
+from cudal2.rl.checkpoint import checkpoints, load
+from cudal2.rl.train import train
+from cudal2.runners.replay import ReplayRunner
+from cudal2.settings import TrainSettings
+
+SETTINGS = TrainSettings(n_envs=16, n_steps=4, batch_size=32, n_epochs=2, hidden=32, checkpoint_every=64)
+
+
+@pytest.fixture(scope="module")
+def runner():
+    return ReplayRunner(made_up_recording(), on_missing="mask")
+
+
+def assert_same_state(first, second):
+    a, b = load(first), load(second)
+    assert a.steps == b.steps and a.env == b.env and a.rng == b.rng and a.identity == b.identity
+    assert all(torch.equal(a.policy[name], b.policy[name]) for name in a.policy)
+    for one, other in zip(a.optimizer["state"].values(), b.optimizer["state"].values(), strict=True):
+        assert all(torch.equal(one[name], other[name]) for name in one)
+    drop = [[{k: v for k, v in row.items() if k != "steps_per_s"} for row in c.trainer["curve"]] for c in (a, b)]
+    assert drop[0] == drop[1]
+
+
+@pytest.mark.parametrize("horizon", [1, 3])
+def test_resume_equals_an_uninterrupted_run_bit_for_bit(runner, tmp_path, horizon):
+    whole = train(SETTINGS, runner, tmp_path / "whole", steps=512, horizon=horizon, progress=False)
+    train(SETTINGS, runner, tmp_path / "parts", steps=192, horizon=horizon, progress=False)
+    torch.manual_seed(99)
+    parts = train(SETTINGS, runner, tmp_path / "parts", steps=512, horizon=horizon, resume=True, progress=False)
+    assert_same_state(whole.checkpoint_path, parts.checkpoint_path)
+    assert whole.best == parts.best and whole.distinct == parts.distinct
+
+
+def test_same_seed_same_bits_other_seed_other_bits(runner, tmp_path):
+    a, b, c = (
+        train(SETTINGS, runner, tmp_path / name, steps=128, seed=seed, progress=False)
+        for name, seed in zip("abc", (1, 1, 2), strict=True)
+    )
+    assert_same_state(a.checkpoint_path, b.checkpoint_path)
+    assert load(a.checkpoint_path).env != load(c.checkpoint_path).env
+
+
+class Interrupting(LiveRunner):
+    """Ctrl-C arrives while the n-th problem is being measured."""
+
+    def __init__(self, runner, after):
+        super().__init__(runner)
+        self.calls_left = after
+
+    def run(self, problem, configs):
+        self.calls_left -= 1
+        if self.calls_left == 0:
+            raise KeyboardInterrupt
+        return super().run(problem, configs)
+
+
+def test_ctrl_c_saves_the_last_boundary_and_the_table_and_can_be_resumed(runner, tmp_path):
+    whole = train(SETTINGS, LiveRunner(runner), tmp_path / "whole", steps=256, progress=False)
+    settings = replace(SETTINGS, checkpoint_every=10_000)
+    with pytest.raises(KeyboardInterrupt):
+        train(settings, Interrupting(runner, after=45), tmp_path / "cut", steps=256, progress=False)
+    saved = checkpoints(tmp_path / "cut" / "checkpoints")
+    assert len(saved) == 1 and 0 < load(saved[0]).steps < 256
+    assert (tmp_path / "cut" / "table.json").is_file()
+    resumed = train(SETTINGS, LiveRunner(runner), tmp_path / "cut", steps=256, resume=True, progress=False)
+    assert_same_state(whole.checkpoint_path, resumed.checkpoint_path)
+
+
+def test_a_finished_run_resumed_takes_no_step(runner, tmp_path):
+    first = train(SETTINGS, runner, tmp_path / "run", steps=64, progress=False)
+    again = train(SETTINGS, runner, tmp_path / "run", steps=64, resume=True, progress=False)
+    assert again.steps == 64 and again.best == first.best and again.steps_per_s == 0
+
+
+def test_another_recording_or_another_setting_is_refused(runner, tmp_path):
+    train(SETTINGS, runner, tmp_path / "run", steps=64, progress=False)
+    other = ReplayRunner(made_up_recording(shapes=(*SHAPES[:-1], "512_1024_2048")), on_missing="mask")
+    with pytest.raises(UsageError, match="another recording"):
+        train(SETTINGS, other, tmp_path / "run", resume=True, progress=False)
+    with pytest.raises(UsageError, match="another learning_rate"):
+        train(replace(SETTINGS, learning_rate=1e-3), runner, tmp_path / "run", resume=True, progress=False)
+    with pytest.raises(UsageError, match="another list of shapes"):
+        train(SETTINGS, runner, tmp_path / "run", resume=True, problems=runner.problems[:2], progress=False)
+
+
+def test_old_checkpoints_are_removed_and_a_damaged_one_is_named(runner, tmp_path):
+    result = train(SETTINGS, runner, tmp_path / "run", steps=512, progress=False)
+    kept = checkpoints(tmp_path / "run" / "checkpoints")
+    assert len(kept) == 3 and kept[-1] == result.checkpoint_path
+    kept[-1].write_bytes(kept[-1].read_bytes()[:1000])
+    with pytest.raises(RecordError, match="step_000000512"):
+        train(SETTINGS, runner, tmp_path / "run", steps=640, resume=True, progress=False)
+    kept[-1].unlink()
+    assert train(SETTINGS, runner, tmp_path / "run", steps=512, resume=True, progress=False).steps == 512

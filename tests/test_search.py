@@ -1,0 +1,117 @@
+"""Budgets, sessions and strategies: what a measurement costs, what a strategy may see, what it finds."""
+
+import math
+
+import numpy as np
+import pytest
+from fabricated_recording import made_up_recording
+
+from cudal2.errors import NothingValidError
+from cudal2.records.measurement import Measurement, Status
+from cudal2.runners.replay import ReplayRunner
+from cudal2.search.analytic import columns_of, predict_us, rank
+from cudal2.search.base import FAILURE_LOG_RATIO, Budget, SearchSession, log_ratio, search
+from cudal2.search.compare import compare
+from cudal2.search.strategies import STRATEGIES
+
+
+@pytest.fixture(scope="module")
+def runner():
+    return ReplayRunner(made_up_recording(), on_missing="mask")
+
+
+class CountingRunner:
+    """Passes through and notes what was asked."""
+
+    def __init__(self, runner, fail=False):
+        self.inner, self.fail, self.asked = runner, fail, []
+        self.space, self.problems = runner.space, runner.problems
+        self.allowed, self.reference_us = runner.allowed, runner.reference_us
+
+    def run(self, problem, configs):
+        self.asked += configs
+        if self.fail:
+            return [Measurement(problem, "sm90_ws", config, Status.COMPILE, "no such luck") for config in configs]
+        return self.inner.run(problem, configs)
+
+
+def failing_config(runner, problem):
+    return next(c for c in runner.space.enumerate(problem) if not runner.run(problem, [c])[0].ok)
+
+
+def test_duplicates_are_free_and_failures_cost(runner):
+    problem = runner.problems[-1]
+    counting, budget = CountingRunner(runner), Budget(10)
+    session = SearchSession(counting, problem, budget)
+    good = session.space.from_flat(int(session.candidates[0]))
+    bad = failing_config(runner, problem)
+    rows = session.measure([good, good, bad])
+    assert [row.config for row in rows] == [good, good, bad]
+    assert budget.spent == 2 and counting.asked == [good, bad]
+    session.measure([bad, good])
+    assert budget.spent == 2 and len(counting.asked) == 2
+
+
+def test_a_batch_is_cut_where_the_budget_ends(runner):
+    session = SearchSession(runner, runner.problems[0], Budget(3))
+    rows = session.measure_flat(session.candidates[:5])
+    assert len(rows) == 3 and session.done
+    assert session.measure_flat(session.candidates[:3]) == rows
+    assert session.measure_flat(session.candidates[3:5]) == []
+
+
+@pytest.mark.parametrize("name", STRATEGIES)
+def test_every_strategy_spends_exactly_its_budget_on_legal_configurations(runner, name):
+    problem = runner.problems[3]
+    counting = CountingRunner(runner)
+    result = search(name, STRATEGIES[name], counting, problem, Budget(20), seed=3)
+    assert len(result.measurements) == 20 == len(set(counting.asked))
+    assert all(runner.allowed(problem)[runner.space.encode(config)] for config in counting.asked)
+    again = search(name, STRATEGIES[name], runner, problem, Budget(20), seed=3)
+    assert again.measurements == result.measurements
+
+
+@pytest.mark.parametrize("name", STRATEGIES)
+def test_without_a_limit_every_strategy_ends_at_the_optimum(runner, name):
+    problem = runner.problems[0]
+    legal = list(runner.space.enumerate(problem))
+    optimum = min(row.median_us for row in runner.run(problem, legal) if row.ok)
+    result = search(name, STRATEGIES[name], runner, problem)
+    assert len(result.measurements) == len(legal)
+    assert result.best.median_us == optimum
+
+
+def test_no_valid_candidate_is_an_error_with_the_histogram(runner):
+    result = search("random", STRATEGIES["random"], CountingRunner(runner, fail=True), runner.problems[0], Budget(5))
+    assert result.best is None and result.failures == {"compile: no such luck": 5}
+    with pytest.raises(NothingValidError, match="5 x compile: no such luck"):
+        result.best_or_raise()
+
+
+def test_best_after_a_budget_counts_only_its_beginning(runner):
+    result = search("random", STRATEGIES["random"], runner, runner.problems[2], Budget(30))
+    values = [log_ratio(row, result.reference_us) for row in result.measurements]
+    assert result.best_log_ratio(1) == values[0]
+    assert result.best_log_ratio(30) == max(values)
+    assert result.best_log_ratio(0) == FAILURE_LOG_RATIO
+
+
+def test_compare_is_the_geometric_mean_over_problems(runner):
+    scores = compare({"exhaustive": STRATEGIES["exhaustive"]}, runner, budgets=(1, 10_000))
+    logs = []
+    for problem in runner.problems:
+        rows = runner.run(problem, list(runner.space.enumerate(problem)))
+        logs.append(max(math.log(row.speedup) for row in rows if row.ok))
+    assert scores[1].geomean_ratio == pytest.approx(math.exp(np.mean(logs)))
+    assert scores[0].geomean_ratio < scores[1].geomean_ratio
+    assert scores[1].problems == len(runner.problems)
+
+
+def test_analytic_model_knows_waves_and_split_k(runner):
+    space = runner.space
+    long_k = next(p for p in runner.problems if p.mnk == "64_512_2048")
+    candidates = np.flatnonzero(runner.allowed(long_k))
+    first = space.from_flat(int(rank(space, long_k, candidates)[0]))
+    assert first.split_k > 1
+    predicted = predict_us(columns_of(space, candidates), long_k)
+    assert np.isfinite(predicted).all() and (predicted > 0).all()

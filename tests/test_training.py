@@ -1,0 +1,124 @@
+"""PPO on a made-up recording: it learns, it beats random at equal budget, and its run directory is complete."""
+
+import json
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import yaml
+from fabricated_recording import SPACE, made_up_recording
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from test_env import LiveRunner
+
+from cudal2.errors import UsageError
+from cudal2.records.measurement import Measurement, Status
+from cudal2.rl.checkpoint import load
+from cudal2.rl.rank import policy_strategy
+from cudal2.rl.train import train
+from cudal2.runners.replay import ReplayRunner
+from cudal2.search.base import FAILURE_LOG_RATIO
+from cudal2.search.compare import compare
+from cudal2.search.strategies import STRATEGIES
+from cudal2.settings import TrainSettings
+from cudal2.space.space import SearchSpace
+
+#: Ten times the configurations of the tiny space, so that luck does not find the best.
+WIDER = replace(
+    SPACE,
+    axes={**SPACE.axes, "tile_m": (64, 128, 192, 256), "tile_n": (32, 64, 96, 128, 192, 256), "raster": ("m", "n")},
+)
+SETTINGS = TrainSettings(n_envs=64, batch_size=128, hidden=128, checkpoint_every=2048)
+
+
+@pytest.fixture(scope="module")
+def runner():
+    return ReplayRunner(made_up_recording(space=WIDER), on_missing="mask")
+
+
+@pytest.fixture(scope="module")
+def trained(runner, tmp_path_factory):
+    return train(SETTINGS, runner, tmp_path_factory.mktemp("runs") / "trained", steps=6000, seed=0, progress=False)
+
+
+def test_ppo_beats_random_at_equal_budget(runner, trained):
+    scores = compare({"random": STRATEGIES["random"]}, runner, budgets=(1, 4), seeds=range(5))
+    scores += compare({"policy": policy_strategy(trained.run_dir, runner.space)}, runner, budgets=(1, 4))
+    scores = {(score.strategy, score.budget): score.geomean_ratio for score in scores}
+    assert scores["policy", 1] > 1.2 * scores["random", 1]
+    assert scores["policy", 1] > scores["random", 4]
+    assert scores["policy", 4] > 1.05 * scores["random", 4]
+
+
+def test_rewards_rise_and_exploration_narrows(trained):
+    first, last = trained.curve[0], trained.curve[-1]
+    assert last["reward"] > first["reward"] + 0.15
+    assert last["entropy"] < 0.75 * first["entropy"]
+    assert last["best_ratio"]["all"] >= first["best_ratio"]["all"]
+    assert [row["steps"] for row in trained.curve] == list(range(512, 6145, 512))
+
+
+def test_the_best_is_what_the_recording_says(runner, trained):
+    for index, found in enumerate(trained.best):
+        row = runner.run(runner.problems[index], [found.config])[0]
+        assert found.problem == runner.problems[index] and row.ok
+        assert found.median_us == pytest.approx(row.median_us, rel=1e-5)
+        assert found.speedup == pytest.approx(row.speedup, rel=1e-4)
+
+
+def test_run_directory_holds_settings_curve_scalars_and_checkpoints(trained):
+    described = yaml.safe_load((trained.run_dir / "settings.yaml").read_text())
+    assert described["settings"]["steps"] == 6000 and described["settings"]["seed"] == 0
+    assert len(described["shapes"]) == 6 and len(described["data"]) == 64
+    assert (
+        [row["steps"] for row in json.loads((trained.run_dir / "curve.json").read_text())][-1] == trained.steps == 6144
+    )
+    assert trained.checkpoint_path.name == "step_000006144.pt"
+    events = EventAccumulator(str(trained.run_dir / "tb")).Reload()
+    wanted = {"search/reward", "search/distinct_configs", "search/entropy", "train/approx_kl", "time/steps_per_s"}
+    assert wanted | {"best_ratio/all", "best_ratio/<2.3us"} <= set(events.Tags()["scalars"])
+
+
+def test_a_live_runner_is_asked_for_each_configuration_once(runner, tmp_path):
+    live = LiveRunner(runner)
+    result = train(SETTINGS, live, tmp_path / "live", steps=1024, progress=False)
+    assert len(live.asked) == len(set(live.asked)) == result.distinct
+    assert result.distinct < result.steps
+
+
+def test_problems_can_be_chosen(runner, tmp_path):
+    result = train(SETTINGS, runner, tmp_path / "two", steps=512, problems=runner.problems[2:4], progress=False)
+    assert [found.problem for found in result.best] == list(runner.problems[2:4])
+
+
+def test_policy_of_another_space_is_refused(trained):
+    with pytest.raises(UsageError, match="another search space"):
+        policy_strategy(trained.run_dir, SearchSpace())
+
+
+def test_bad_runs_are_refused(runner, trained, tmp_path):
+    with pytest.raises(UsageError, match="already holds a run"):
+        train(SETTINGS, runner, trained.run_dir, progress=False)
+    with pytest.raises(UsageError, match="no checkpoint"):
+        train(SETTINGS, runner, tmp_path, resume=True, progress=False)
+    with pytest.raises(UsageError, match="steps = 0"):
+        train(SETTINGS, runner, tmp_path / "none", steps=0, progress=False)
+
+
+def test_progress_lines_go_to_stderr(runner, tmp_path, capsys):
+    train(SETTINGS, runner, tmp_path / "shown", steps=512)
+    out, err = capsys.readouterr()
+    assert out == "" and "training: 512/512" in err
+
+
+def test_checkpoint_of_a_run_without_success_is_still_a_checkpoint(runner, tmp_path):
+    class Hopeless(LiveRunner):
+        def run(self, problem, configs):
+            return [Measurement(problem, "sm90_ws", config, Status.LAUNCH, "refused") for config in configs]
+
+    result = train(
+        SETTINGS, Hopeless(runner), tmp_path / "hopeless", steps=512, problems=runner.problems[-1:], progress=False
+    )
+    assert result.best == (None,)
+    assert np.isclose(result.curve[0]["reward"], FAILURE_LOG_RATIO)
+    assert load(result.checkpoint_path).steps == 512 and math.isfinite(result.steps_per_s)
