@@ -1,0 +1,217 @@
+"""What runs in the worker's child: one CUDA context with its streams, caches and problems, and the jobs it answers.
+
+The parent passes plain frozen values in and gets them back; tensors never cross.
+"""
+
+from __future__ import annotations
+
+import random
+import statistics
+import time
+from collections import OrderedDict
+from dataclasses import asdict, dataclass
+from datetime import datetime, timezone
+from typing import Any
+
+import torch
+
+from cudal2.bench.context import ProblemContext
+from cudal2.bench.correctness import check_sample
+from cudal2.bench.device import Clocks, DeviceInfo, describe
+from cudal2.bench.timing import TimedGraph, interleave, launches_for, too_fast
+from cudal2.build.artifact import BuiltKernel
+from cudal2.errors import EnvironmentProblemError
+from cudal2.launch.driver import context_fault
+from cudal2.launch.kernel import LoadedKernel
+from cudal2.problem import Problem
+from cudal2.records.measurement import Measurement, Status
+from cudal2.settings import BenchSettings
+from cudal2.space.config import KernelConfig
+
+#: Share of device memory that problems waiting for more candidates may keep.
+_CONTEXT_SHARE = 0.4
+_KERNELS_KEPT = 128
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """One thing to measure.
+
+    Attributes:
+        problem: What it must compute.
+        config: The configuration.
+        built: Its cubin.
+        pdl: Whether its launches carry the programmatic-dependent-launch attribute.
+    """
+
+    problem: Problem
+    config: KernelConfig
+    built: BuiltKernel
+    pdl: bool = False
+
+    def row(self, status: Status, reason: str = "", **values: Any) -> Measurement:
+        """A measurement of this candidate."""
+        return Measurement(
+            problem=self.problem,
+            contestant=self.config.family,
+            config=self.config,
+            status=status,
+            reason=reason,
+            pdl=self.pdl,
+            registers=self.built.registers,
+            spill_bytes=self.built.spill_bytes,
+            smem_bytes=self.built.smem_bytes,
+            utc=datetime.now(timezone.utc).isoformat(timespec="milliseconds"),
+            **values,
+        )
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """What a problem came with.
+
+    Attributes:
+        reference_us: cuBLASLt-AutoTuning alone; ``None`` if no reference was asked for.
+        reference: Which algorithm that is.
+    """
+
+    reference_us: float | None = None
+    reference: str = ""
+
+
+class GpuSession:
+    """The child's state on one GPU.
+
+    Args:
+        device_index: Index among the GPUs this process sees.
+
+    Raises:
+        EnvironmentProblemError: There is no such GPU.
+    """
+
+    def __init__(self, device_index: int) -> None:
+        """Creates the CUDA context; everything runs on one stream, which is made torch's current one."""
+        if not torch.cuda.is_available() or device_index >= torch.cuda.device_count():
+            raise EnvironmentProblemError(f"torch sees no CUDA GPU number {device_index}")
+        torch.cuda.set_device(device_index)
+        self.device = torch.device("cuda", device_index)
+        self._stream = torch.cuda.Stream(self.device)  # type: ignore[no-untyped-call]
+        torch.cuda.set_stream(self._stream)
+        torch.backends.cuda.matmul.allow_tf32 = False  # reference answers are fp32 or better
+        self.info: DeviceInfo = describe(device_index)
+        self.clocks = Clocks(device_index)
+        self._contexts: OrderedDict[tuple[Problem, BenchSettings, float], ProblemContext] = OrderedDict()
+        self._kernels: OrderedDict[str, LoadedKernel] = OrderedDict()
+
+    def fault(self) -> str | None:
+        """The CUDA error that made the context useless, if any."""
+        return context_fault()
+
+    def context(self, problem: Problem, settings: BenchSettings, replay_ms: float | None = None) -> ProblemContext:
+        """The problem's buffers and answers; the least recently used problems make room."""
+        key = (problem, settings, replay_ms or settings.replay_ms)
+        context = self._contexts.pop(key, None)
+        if context is None:
+            self._make_room(self.info.memory_bytes * _CONTEXT_SHARE)
+            try:
+                context = self._new_context(*key)
+            except torch.OutOfMemoryError:
+                self._make_room(0)
+                context = self._new_context(*key)
+        self._contexts[key] = context
+        return context
+
+    def kernel(self, built: BuiltKernel, config: KernelConfig) -> LoadedKernel:
+        """The cubin, loaded; the least recently used are unloaded."""
+        key = str(built.cubin_path)
+        kernel = self._kernels.pop(key, None)
+        if kernel is None:
+            kernel = LoadedKernel(built, config)
+            if len(self._kernels) >= _KERNELS_KEPT:
+                torch.cuda.synchronize(self.device)
+                self._kernels.popitem(last=False)[1].close()
+        self._kernels[key] = kernel
+        return kernel
+
+    def prepare(self, problem: Problem, settings: BenchSettings, reference: bool) -> Prepared:
+        """Brings a problem up, and tunes the reference if one is wanted."""
+        context = self.context(problem, settings)
+        if not reference:
+            return Prepared()
+        return Prepared(context.reference().median_us, context.reference().detail)
+
+    def measure(self, candidate: Candidate, settings: BenchSettings, reference: bool) -> Measurement:
+        """Checks one candidate, times it beside the reference, checks what the timed launches wrote."""
+        started = time.perf_counter()
+        context = self.context(candidate.problem, settings)
+        kernel = self.kernel(candidate.built, candidate.config)
+        checked = context.check(kernel, candidate.config, candidate.pdl)
+        if not checked.ok:
+            return candidate.row(
+                Status.CORRECTNESS, checked.reason, max_error=checked.max_error, bench_s=time.perf_counter() - started
+            )
+        contestant = context.candidate(kernel, candidate.config, candidate.pdl)
+        launches = launches_for(context.stopwatch.estimate_us(contestant), settings.replay_ms)
+        graph = context.stopwatch.graph(contestant, launches)
+        try:
+            rng = random.Random(f"{settings.seed} {candidate.problem} {candidate.config.name}")
+            timed = [graph, *([context.reference().graph] if reference else [])]
+            times = interleave(timed, settings.replays, rng, last=0)
+            clocks = self.clocks.sample()
+            status, reason = _verdict(context, graph, times[0], rng)
+        finally:
+            graph.close()
+        good = status is Status.CORRECT
+        return candidate.row(
+            status,
+            reason,
+            times_us=times[0] if good else (),
+            ref_times_us=times[1] if good and reference else (),
+            launches=launches,
+            max_error=checked.max_error,
+            bench_s=time.perf_counter() - started,
+            **asdict(clocks),
+        )
+
+    def _new_context(self, problem: Problem, settings: BenchSettings, replay_ms: float) -> ProblemContext:
+        return ProblemContext(problem, settings, self.info, self.device, replay_ms)
+
+    def _make_room(self, budget_bytes: float) -> None:
+        while self._contexts and sum(context.bytes for context in self._contexts.values()) > budget_bytes:
+            torch.cuda.synchronize(self.device)
+            self._contexts.popitem(last=False)[1].close()
+
+
+def _verdict(
+    context: ProblemContext, graph: TimedGraph, times_us: tuple[float, ...], rng: random.Random
+) -> tuple[Status, str]:
+    """What the outputs of the last timed replay and the times themselves say."""
+    unwritten = context.sets.unwritten(graph.sets_used)
+    if unwritten:
+        return (
+            Status.CORRECTNESS,
+            f"after timing, {unwritten} of {graph.sets_used} outputs hold NaN or were not written",
+        )
+    sample = check_sample(context.sets, rng.randrange(graph.sets_used), rng.randrange(2**31))
+    if not sample.ok:
+        return Status.CORRECTNESS, sample.reason
+    doubt = too_fast(context.problem, statistics.median(times_us), context.settings.quarantine_fraction)
+    return (Status.QUARANTINED, doubt) if doubt else (Status.CORRECT, "")
+
+
+def prepare(session: Any, problem: Problem, settings: BenchSettings, reference: bool) -> Prepared:
+    """Job: :meth:`GpuSession.prepare`."""
+    prepared: Prepared = session.prepare(problem, settings, reference)
+    return prepared
+
+
+def measure(session: Any, candidate: Candidate, settings: BenchSettings, reference: bool) -> Measurement:
+    """Job: :meth:`GpuSession.measure`."""
+    measurement: Measurement = session.measure(candidate, settings, reference)
+    return measurement
+
+
+def device_info(session: Any) -> DeviceInfo:
+    """Job: what the GPU is."""
+    info: DeviceInfo = session.info
+    return info

@@ -1,0 +1,166 @@
+"""``Worker``: measures candidates in a process of its own; whatever a candidate does costs that candidate alone."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterator, Sequence
+from types import TracebackType
+from typing import Any
+
+from cudal2.bench import jobs
+from cudal2.bench.device import DeviceInfo, gpu_key, gpu_lock
+from cudal2.bench.isolation import IsolatedProcess, JobDiedError, JobFailedError, JobTimeoutError, Session
+from cudal2.bench.jobs import Candidate, GpuSession, Prepared
+from cudal2.build.artifact import BuiltKernel
+from cudal2.errors import WorkerError
+from cudal2.launch.driver import LaunchError
+from cudal2.problem import Problem
+from cudal2.records.measurement import Measurement, Status
+from cudal2.settings import BenchSettings
+from cudal2.space.config import KernelConfig
+
+logger = logging.getLogger(__name__)
+
+#: Data, answers and the tuning of the reference; minutes for the very largest problems on a busy machine.
+PREPARE_DEADLINE_S = 180.0
+PRELOAD = ("torch", "cudal2.bench.jobs")
+
+
+class Worker:
+    """One GPU's worker; a context manager. Holds the GPU's lock while it measures, not between.
+
+    Args:
+        device_index: Index among the GPUs this process sees.
+        deadline_s: Seconds one candidate may take.
+        session: Makes the child's state; tests put their own here.
+        preload: Modules the fork server imports in advance.
+    """
+
+    def __init__(
+        self,
+        device_index: int = 0,
+        deadline_s: float = 10.0,
+        session: Callable[[int], Session] = GpuSession,
+        preload: Sequence[str] = PRELOAD,
+    ) -> None:
+        """Starts nothing yet."""
+        self._deadline_s = deadline_s
+        self._key = gpu_key(device_index)
+        self._process = IsolatedProcess(session, (device_index,), preload)
+
+    def __enter__(self) -> Worker:
+        """The child starts with the first job."""
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Ends the child, Ctrl-C or not."""
+        self.close()
+
+    def close(self) -> None:
+        """Kills the child; a later call starts a new one."""
+        self._process.stop()
+
+    @property
+    def pid(self) -> int | None:
+        """The child, if there is one."""
+        return self._process.pid
+
+    def start(self) -> None:
+        """Brings the child up now rather than with the first job.
+
+        Raises:
+            WorkerError: It does not come up.
+        """
+        self._process.start()
+
+    def call(self, job: Callable[..., Any], *arguments: Any, deadline_s: float = PREPARE_DEADLINE_S) -> Any:
+        """Runs ``job(session, *arguments)`` in the child under the GPU's lock.
+
+        Raises:
+            WorkerError: It raised, died or took too long; subclasses in ``isolation`` tell which.
+        """
+        with gpu_lock(self._key):
+            return self._process.call(job, *arguments, deadline_s=deadline_s)
+
+    def device_info(self) -> DeviceInfo:
+        """What the GPU is."""
+        info: DeviceInfo = self.call(jobs.device_info)
+        return info
+
+    def prepare(self, problem: Problem, settings: BenchSettings, reference: bool = True) -> Prepared:
+        """Brings a problem up in the child; cheap if it is up already.
+
+        Raises:
+            WorkerError: It cannot, not even in a second, fresh child.
+        """
+        with gpu_lock(self._key):
+            return self._prepare(problem, settings, reference)
+
+    def measure(
+        self,
+        problem: Problem,
+        candidates: Sequence[tuple[KernelConfig, BuiltKernel]],
+        settings: BenchSettings,
+        pdl: bool = False,
+        reference: bool = True,
+    ) -> Iterator[Measurement]:
+        """Measures one candidate after the other and yields each result as it comes.
+
+        Args:
+            problem: What they must compute.
+            candidates: Configurations and their cubins.
+            settings: How they are measured.
+            pdl: Whether their launches carry the programmatic-dependent-launch attribute.
+            reference: Whether cuBLASLt-AutoTuning runs in the same rounds.
+
+        Raises:
+            WorkerError: The child cannot be brought up for the problem; no candidate is to blame.
+        """
+        with gpu_lock(self._key):
+            ready_child = 0
+            for config, built in candidates:
+                # Outside the candidate's deadline: every child, and every call, brings the problem up first.
+                if ready_child != self._process.starts or not self._process.running:
+                    self._prepare(problem, settings, reference)
+                    ready_child = self._process.starts
+                yield self._measure(Candidate(problem, config, built, pdl), settings, reference)
+
+    def _measure(self, candidate: Candidate, settings: BenchSettings, reference: bool) -> Measurement:
+        started = time.monotonic()
+        try:
+            answer = self._process.call(jobs.measure, candidate, settings, reference, deadline_s=self._deadline_s)
+        except JobTimeoutError as error:
+            return self._failed(candidate, Status.TIMEOUT, f"{error}: hang?", started)
+        except JobDiedError as error:
+            return self._failed(candidate, Status.RUNTIME, str(error), started)
+        except JobFailedError as error:
+            refused = error.failure.kind == LaunchError.__name__ and error.failure.fault is None
+            return self._failed(candidate, Status.LAUNCH if refused else Status.RUNTIME, str(error), started)
+        if not isinstance(answer, Measurement):
+            return self._failed(
+                candidate, Status.RUNTIME, f"returned a {type(answer).__name__}, no measurement", started
+            )
+        return answer
+
+    def _failed(self, candidate: Candidate, status: Status, reason: str, started: float) -> Measurement:
+        logger.info("%s on %s: %s, %s", candidate.config.name, candidate.problem.mnk, status.value, reason)
+        return candidate.row(status, reason, bench_s=time.monotonic() - started)
+
+    def _prepare(self, problem: Problem, settings: BenchSettings, reference: bool) -> Prepared:
+        """A child that replaces one just killed may meet a GPU still being cleaned up: one more try."""
+        self._process.start()
+        arguments = (jobs.prepare, problem, settings, reference)
+        try:
+            prepared: Prepared = self._process.call(*arguments, deadline_s=PREPARE_DEADLINE_S)
+            return prepared
+        except (JobTimeoutError, JobDiedError, JobFailedError) as error:
+            logger.warning("%s could not be prepared (%s): trying again in a new process", problem.mnk, error)
+            self._process.stop()
+        try:
+            prepared = self._process.call(*arguments, deadline_s=PREPARE_DEADLINE_S)
+            return prepared
+        except WorkerError as error:
+            raise WorkerError(f"{problem.mnk} cannot be prepared on the GPU: {error}") from error

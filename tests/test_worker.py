@@ -1,0 +1,323 @@
+"""The worker against jobs that hang, crash, raise, lie and make noise, in real processes; no GPU."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cudal2.bench.device import gpu_lock
+from cudal2.bench.isolation import IsolatedProcess, JobDiedError, JobFailedError, JobTimeoutError
+from cudal2.bench.jobs import Candidate, Prepared
+from cudal2.bench.worker import PRELOAD, Worker
+from cudal2.build.artifact import BuiltKernel
+from cudal2.errors import EnvironmentProblemError, WorkerError
+from cudal2.launch.driver import LaunchError
+from cudal2.problem import Problem
+from cudal2.records.measurement import Measurement, Status
+from cudal2.settings import BenchSettings
+from cudal2.space.config import KernelConfig
+
+PROBLEM = Problem(64, 64, 64)
+SETTINGS = BenchSettings()
+CONFIG = KernelConfig(64, 64, 64, 2, "coop", 1, 1, 1, 1, "direct", 1)
+DEADLINE_S = 0.7
+RESPAWN_S = 5.0
+
+
+class FakeSession:
+    """Does what the name of the cubin says."""
+
+    def __init__(self, device_index: int) -> None:
+        self.broken = False
+        self.prepared = 0
+
+    def fault(self) -> str | None:
+        return "CUDA_ERROR_ILLEGAL_ADDRESS" if self.broken else None
+
+    def prepare(self, problem: Problem, settings: BenchSettings, reference: bool) -> Prepared:
+        self.prepared += 1
+        return Prepared(5.0, f"pid {os.getpid()}")
+
+    def measure(self, candidate: Candidate, settings: BenchSettings, reference: bool) -> Any:
+        assert self.prepared
+        return getattr(self, candidate.built.name)(candidate)
+
+    def good(self, candidate: Candidate) -> Measurement:
+        return candidate.row(Status.CORRECT, times_us=(3.0, 3.1), ref_times_us=(4.0, 4.1), detail=str(os.getpid()))
+
+    def hangs(self, candidate: Candidate) -> None:
+        time.sleep(600)
+
+    def segfaults(self, candidate: Candidate) -> None:
+        os.kill(os.getpid(), signal.SIGSEGV)
+
+    def exits(self, candidate: Candidate) -> None:
+        os._exit(3)
+
+    def calls_exit(self, candidate: Candidate) -> None:
+        sys.exit(4)
+
+    def raises(self, candidate: Candidate) -> None:
+        raise ValueError("first line\nsecond line")
+
+    def is_refused(self, candidate: Candidate) -> None:
+        raise LaunchError(912, "CUDA_ERROR_INVALID_CLUSTER_SIZE", "cuLaunchKernelEx")
+
+    def faults(self, candidate: Candidate) -> None:
+        self.broken = True
+        raise LaunchError(700, "CUDA_ERROR_ILLEGAL_ADDRESS", "cuGraphLaunch")
+
+    def returns_garbage(self, candidate: Candidate) -> dict[str, float]:
+        return {"time_us": 0.0}
+
+    def returns_unpicklable(self, candidate: Candidate) -> Any:
+        return lambda: None
+
+    def returns_poison(self, candidate: Candidate) -> Any:
+        return Poison()
+
+    def prints(self, candidate: Candidate) -> Measurement:
+        print("noise from Python", flush=True)
+        os.write(1, b"noise from native code\n")
+        return self.good(candidate)
+
+
+class Poison:
+    """Pickles, and cannot be unpickled."""
+
+    def __reduce__(self) -> Any:
+        return int, ("not a number",)
+
+
+class NoGpu(FakeSession):
+    def __init__(self, device_index: int) -> None:
+        raise EnvironmentProblemError(f"torch sees no CUDA GPU number {device_index}")
+
+
+class CannotPrepare(FakeSession):
+    def prepare(self, problem: Problem, settings: BenchSettings, reference: bool) -> Prepared:
+        raise MemoryError("needs 200 GiB")
+
+
+def built(name: str) -> BuiltKernel:
+    return BuiltKernel(name, "0" * 64, Path("no.cubin"), 168, 0, 40_000, 160, 0.5, Path("no.log"))
+
+
+def run(worker: Worker, *names: str) -> list[Measurement]:
+    candidates = [(replace(CONFIG, group=2**index), built(name)) for index, name in enumerate(names)]
+    return list(worker.measure(PROBLEM, candidates, SETTINGS))
+
+
+@pytest.fixture
+def worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Worker]:
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    with Worker(0, DEADLINE_S, FakeSession) as started:
+        yield started
+
+
+BAD = {
+    "hangs": (Status.TIMEOUT, "no answer within 0.7 s"),
+    "segfaults": (Status.RUNTIME, "SIGSEGV"),
+    "exits": (Status.RUNTIME, "exit code 3"),
+    "calls_exit": (Status.RUNTIME, "exit code 4"),
+    "faults": (Status.RUNTIME, "CUDA_ERROR_ILLEGAL_ADDRESS"),
+    "raises": (Status.RUNTIME, "first line"),
+    "is_refused": (Status.LAUNCH, "CUDA_ERROR_INVALID_CLUSTER_SIZE"),
+    "returns_garbage": (Status.RUNTIME, "returned a dict"),
+    "returns_unpicklable": (Status.RUNTIME, "unusable answer"),
+    "returns_poison": (Status.RUNTIME, "unusable answer"),
+}
+
+
+@pytest.mark.parametrize("fault", BAD)
+def test_a_fault_costs_one_candidate_and_the_worker_is_back_within_seconds(worker: Worker, fault: str) -> None:
+    before, bad = run(worker, "good", fault)
+    started = time.monotonic()
+    (after,) = run(worker, "good")
+    status, reason = BAD[fault]
+    assert (bad.status, bad.times_us, bad.registers) == (status, (), 168)
+    assert reason in bad.reason and "\n" not in bad.reason
+    assert bad.bench_s < DEADLINE_S + RESPAWN_S
+    assert before.ok and after.ok
+    assert time.monotonic() - started < RESPAWN_S
+    keeps_child = fault in ("raises", "is_refused", "returns_garbage", "returns_unpicklable", "returns_poison")
+    assert (before.detail == after.detail) == keeps_child
+
+
+def test_results_are_streamed_so_that_a_hang_loses_nothing_before_it(worker: Worker) -> None:
+    candidates = [(CONFIG, built(name)) for name in ("good", "hangs", "good")]
+    stream = worker.measure(PROBLEM, candidates, SETTINGS)
+    first = next(stream)
+    assert first.ok
+    assert [row.status for row in stream] == [Status.TIMEOUT, Status.CORRECT]
+
+
+def test_the_hung_child_is_gone_and_not_only_forgotten(worker: Worker) -> None:
+    worker.start()
+    pid = worker.pid
+    assert pid is not None and os.getpgid(pid) == pid
+    run(worker, "hangs")
+    assert not alive(pid)
+
+
+def test_noise_on_the_childs_stdout_stays_off_ours(worker: Worker, capfd: pytest.CaptureFixture[str]) -> None:
+    (row,) = run(worker, "prints")
+    assert row.ok
+    assert "noise" not in capfd.readouterr().out
+
+
+def test_a_worker_without_a_gpu_says_so() -> None:
+    with Worker(3, DEADLINE_S, NoGpu) as worker, pytest.raises(WorkerError, match="no CUDA GPU number 3"):
+        run(worker, "good")
+
+
+def test_a_problem_that_cannot_be_prepared_blames_no_candidate() -> None:
+    with Worker(0, DEADLINE_S, CannotPrepare) as worker:
+        with pytest.raises(WorkerError, match="64_64_64 cannot be prepared on the GPU: needs 200 GiB"):
+            run(worker, "good")
+
+
+def test_closing_the_stream_early_gives_the_gpu_back(worker: Worker) -> None:
+    stream = worker.measure(PROBLEM, [(CONFIG, built("good"))] * 2, SETTINGS)
+    next(stream)
+    assert worker.prepare(PROBLEM, SETTINGS).reference_us == 5.0  # asked while the stream is open
+    stream.close()
+    assert run(worker, "good")[0].ok
+
+
+def job_returning(session: Any, value: Any) -> Any:
+    return value
+
+
+def job_sleeping(session: Any, seconds: float) -> None:
+    time.sleep(seconds)
+
+
+def job_forking(session: Any) -> int:
+    grandchild = subprocess.Popen(["sleep", "600"])
+    return grandchild.pid
+
+
+def test_an_interrupted_call_never_answers_the_next_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    process = IsolatedProcess(FakeSession, (0,), PRELOAD)
+    try:
+        process.start()
+        monkeypatch.setattr(process, "_answer", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            process.call(job_returning, "stale", deadline_s=5)
+        monkeypatch.undo()
+        assert process.call(job_returning, "fresh", deadline_s=5) == "fresh"
+    finally:
+        process.stop()
+
+
+def interrupt(deadline_s: float) -> None:
+    raise KeyboardInterrupt
+
+
+def test_stopping_takes_grandchildren_along() -> None:
+    process = IsolatedProcess(FakeSession, (0,), PRELOAD)
+    grandchild = process.call(job_forking, deadline_s=5)
+    assert alive(grandchild)
+    process.stop()
+    assert eventually(lambda: not alive(grandchild))
+
+
+def test_kinds_of_failure_are_told_apart() -> None:
+    process = IsolatedProcess(FakeSession, (0,), PRELOAD)
+    try:
+        with pytest.raises(JobTimeoutError):
+            process.call(job_sleeping, 60.0, deadline_s=0.2)
+        with pytest.raises(JobFailedError, match="TypeError|not 'str'|str"):
+            process.call(job_sleeping, "long", deadline_s=5)
+        os.kill(process.pid or 0, signal.SIGKILL)
+        with pytest.raises(JobDiedError, match="SIGKILL"):
+            process.call(job_sleeping, 0.0, deadline_s=5)
+    finally:
+        process.stop()
+
+
+_PARENT = """
+import sys, time
+sys.path.insert(0, sys.argv[1])
+import test_worker as fakes
+from cudal2.bench.isolation import IsolatedProcess
+
+if __name__ == "__main__":
+    process = IsolatedProcess(fakes.FakeSession, (0,), fakes.PRELOAD)
+    process.start()
+    print(process.pid, flush=True)
+    process.call(fakes.job_sleeping, 600.0, deadline_s=600)
+"""
+
+
+@pytest.mark.parametrize("sent", [signal.SIGKILL, signal.SIGINT])
+def test_a_busy_child_dies_with_its_parent(sent: signal.Signals, tmp_path: Path) -> None:
+    script = tmp_path / "parent.py"
+    script.write_text(_PARENT)
+    command = [sys.executable, str(script), str(Path(__file__).parent)]
+    root = Path(__file__).parents[1]
+    env = {**os.environ, "PYTHONPATH": str(root)}
+    with subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as parent:
+        assert parent.stdout is not None
+        pid = int(parent.stdout.readline())
+        assert alive(pid)
+        parent.send_signal(sent)
+        parent.wait(20)
+    assert eventually(lambda: not alive(pid))
+
+
+_HOLDER = """
+import sys, time
+from pathlib import Path
+from cudal2.bench.device import gpu_lock
+with gpu_lock("GPU-x", Path(sys.argv[1])):
+    print("held", flush=True)
+    time.sleep(600)
+"""
+
+
+def test_the_gpu_lock_waits_says_so_and_outlives_no_holder(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    root = Path(__file__).parents[1]
+    command = [sys.executable, "-c", _HOLDER, str(tmp_path)]
+    with subprocess.Popen(command, cwd=root, stdout=subprocess.PIPE, text=True) as holder:
+        assert holder.stdout is not None and holder.stdout.readline() == "held\n"
+        killer = subprocess.Popen([sys.executable, "-c", f"import os,time; time.sleep(1); os.kill({holder.pid}, 9)"])
+        started = time.monotonic()
+        with caplog.at_level(logging.WARNING), gpu_lock("GPU-x", tmp_path):
+            waited_s = time.monotonic() - started
+        killer.wait()
+    assert waited_s > 0.3
+    assert f"in use by process {holder.pid}" in caplog.text
+
+
+def test_the_gpu_lock_may_be_nested(tmp_path: Path) -> None:
+    with gpu_lock("GPU-x", tmp_path), gpu_lock("GPU-x", tmp_path):
+        pass
+    with gpu_lock("GPU-x", tmp_path):
+        pass
+
+
+def alive(pid: int) -> bool:
+    """A zombie that nobody has reaped yet counts as dead."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+def eventually(condition: Any, seconds: float = 10.0) -> bool:
+    deadline = time.monotonic() + seconds
+    while not condition() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    return bool(condition())
