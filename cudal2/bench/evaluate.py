@@ -1,0 +1,245 @@
+"""One shape judged from end to end: candidates checked one by one in the worker, the right ones in a final.
+
+Correctness comes first: a wrong kernel ends the evaluation before anything is compared.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from cudal2.bench.judge import FinalRequest, run_final
+from cudal2.bench.rounds import RoundLimits
+from cudal2.bench.worker import Worker
+from cudal2.build.artifact import BuiltKernel
+from cudal2.errors import EnvironmentProblemError, NothingValidError, WrongResultError
+from cudal2.floor import floor_us
+from cudal2.problem import Problem
+from cudal2.records.finals import BASELINES, LAYOUT_SUFFIXES, Comparison, Final, compare, group_finals
+from cudal2.records.measurement import PROTOCOL_VERSION, Measurement, Status
+from cudal2.settings import BenchSettings
+from cudal2.space.config import KernelConfig
+from cudal2.space.space import SearchSpace
+
+#: The CSV columns of CUDA-L2, each a speed-up of ours; ``max`` is against the better of the two layouts.
+CSV_COLUMNS = {
+    "torch.matmul": "torch",
+    "cuBLAS-tn": "cublas_tn",
+    "cuBLAS-nn": "cublas_nn",
+    "cuBLAS-max": "cublas",
+    "cuBLASLt-heuristic-tn": "cublaslt_heuristic_tn",
+    "cuBLASLt-heuristic-nn": "cublaslt_heuristic_nn",
+    "cuBLASLt-heuristic-max": "cublaslt_heuristic",
+    "cuBLASLt-auto-tuning-tn": "cublaslt_auto_tn",
+    "cuBLASLt-auto-tuning-nn": "cublaslt_auto_nn",
+    "cuBLASLt-auto-tuning-max": "cublaslt_auto",
+}
+#: Configurations of ours that go from the checks into the final.
+FINALISTS = 3
+
+#: Where no table knows better: large tiles, small ones, a split of K, many CTAs for output-bound shapes.
+_DEFAULTS = (
+    KernelConfig(128, 256, 64, 4, "coop", 2, 1, 1, 1, "tma", 1, "m", 8, True),
+    KernelConfig(128, 128, 64, 6, "pingpong", 2, 1, 1, 1, "tma", 1, "m", 8, True),
+    KernelConfig(128, 128, 64, 4, "coop", 2, 1, 1, 1, "tma", 1, "m", 1, False),
+    KernelConfig(64, 128, 64, 4, "coop", 1, 1, 1, 1, "tma", 1, "m", 1, False),
+    KernelConfig(64, 64, 64, 6, "coop", 1, 1, 1, 1, "tma", 1, "m", 1, False),
+    KernelConfig(64, 64, 64, 4, "coop", 1, 1, 1, 4, "direct", 1, "m", 1, False),
+    KernelConfig(64, 32, 64, 6, "coop", 1, 1, 1, 1, "direct", 1, "m", 1, False),
+    KernelConfig(64, 64, 64, 2, "coop", 1, 1, 1, 1, "direct", 1, "m", 1, False),
+)
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """What came of one shape.
+
+    Attributes:
+        problem: What was computed.
+        rows: Every row of the final.
+        set_aside: Candidates that did not get into it, with their reasons.
+        settings: How it was measured.
+        limits: How long.
+    """
+
+    problem: Problem
+    rows: tuple[Measurement, ...]
+    set_aside: tuple[Measurement, ...]
+    settings: BenchSettings
+    limits: RoundLimits
+
+    @property
+    def finals(self) -> list[Final]:
+        """One per PDL column."""
+        return group_finals(self.rows)
+
+
+def default_configs(problem: Problem, space: SearchSpace) -> list[KernelConfig]:
+    """A few legal configurations of different kinds for a shape nobody searched.
+
+    Raises:
+        NothingValidError: None of them is legal here.
+    """
+    legal = [config for config in _DEFAULTS if not space.explain(config, problem)]
+    if not legal:
+        reasons = sorted({reason for config in _DEFAULTS for reason in space.explain(config, problem)})
+        raise NothingValidError(
+            f"{problem.mnk}: no default configuration is legal ({reasons[0]}): give one with --config"
+        )
+    return legal
+
+
+def evaluate(
+    worker: Worker,
+    problem: Problem,
+    candidates: Sequence[tuple[KernelConfig, BuiltKernel]],
+    settings: BenchSettings,
+    pdl: Sequence[bool] = (False, True),
+    limits: RoundLimits | None = None,
+) -> Evaluation:
+    """Checks the candidates, then judges the best of them beside every baseline.
+
+    Args:
+        worker: The GPU.
+        problem: What to compute.
+        candidates: Configurations and their cubins.
+        settings: How it is measured.
+        pdl: PDL columns wanted.
+        limits: Rounds and seconds; the settings' rounds by default.
+
+    Raises:
+        WrongResultError: A candidate computed something wrong.
+        NothingValidError: No candidate ran.
+        WorkerError: The final could not be run to its end.
+    """
+    request = FinalRequest(problem, (), settings, tuple(pdl), limits)
+    checked = [
+        row
+        for column in request.pdl
+        for row in worker.measure(problem, candidates, settings, pdl=column, reference=False)
+    ]
+    refuse_wrong(checked)
+    finalists = _finalists(checked, candidates)
+    if not finalists:
+        raise NothingValidError(f"{problem.mnk}: no candidate ran ({_causes(checked)})")
+    request = FinalRequest(problem, tuple(finalists), settings, tuple(pdl), limits)
+    rows = tuple(run_final(worker, request))
+    refuse_wrong(rows)
+    set_aside = tuple(row for row in checked if not row.ok)
+    return Evaluation(problem, rows, set_aside, settings, request.rounds)
+
+
+def refuse_wrong(rows: Iterable[Measurement]) -> None:
+    """A wrong kernel of ours is an error; a wrong library is a row.
+
+    Raises:
+        WrongResultError: One of ours computed something wrong.
+    """
+    for row in rows:
+        if row.config is not None and row.status is Status.CORRECTNESS:
+            raise WrongResultError(f"{row.problem.mnk}: {row.config.name} is wrong: {row.reason}")
+
+
+def _finalists(
+    checked: Sequence[Measurement], candidates: Sequence[tuple[KernelConfig, BuiltKernel]]
+) -> list[tuple[KernelConfig, BuiltKernel]]:
+    """The fastest that passed in any column, at most ``FINALISTS``."""
+    built = dict(candidates)
+    passed = sorted((row for row in checked if row.ok), key=lambda row: row.median_us)
+    configs = dict.fromkeys(row.config for row in passed if row.config is not None)
+    return [(config, built[config]) for config in list(configs)[:FINALISTS]]
+
+
+def _causes(rows: Sequence[Measurement]) -> str:
+    counts = Counter(f"{row.status.value}: {row.reason}" for row in rows)
+    return "; ".join(f"{count} x {cause}" for cause, count in counts.most_common(3)) or "none was given"
+
+
+def to_dict(evaluation: Evaluation, environment: Mapping[str, Any]) -> dict[str, Any]:
+    """The evaluation as plain values, ready for JSON: comparisons per PDL column, then every raw row."""
+    problem = evaluation.problem
+    return {
+        "protocol": PROTOCOL_VERSION,
+        "problem": problem.to_dict(),
+        "floor_us": floor_us(problem.m, problem.n, problem.k),
+        "environment": dict(environment),
+        "settings": asdict(evaluation.settings),
+        "limits": asdict(evaluation.limits),
+        "columns": {f"pdl_{'on' if final.pdl else 'off'}": _column(final) for final in evaluation.finals},
+        "rows": [row.to_dict() for row in evaluation.rows],
+        "set_aside": [row.to_dict() for row in evaluation.set_aside],
+    }
+
+
+def _column(final: Final) -> dict[str, Any]:
+    ours = final.ours
+    return {
+        "ours": _figure(ours) if ours else None,
+        "baselines": {row.contestant: _figure(row) for row in final.rows if row.config is None},
+        "speedups": {name: _speedup(found) for name in BASELINES if (found := final.against(name)) is not None},
+    }
+
+
+def _figure(row: Measurement) -> dict[str, Any]:
+    if not row.ok:
+        return {"status": row.status.value, "reason": row.reason}
+    figure: dict[str, Any] = {"median_us": row.median_us, "tflops": row.problem.flops / row.median_us / 1e6}
+    return {**figure, "config": row.config.name} if row.config else figure
+
+
+def _speedup(comparison: Comparison) -> dict[str, Any]:
+    return {**asdict(comparison), "verdict": comparison.verdict}
+
+
+def csv_text(final: Final) -> str:
+    """One line of speed-ups under the CUDA-L2 header; a baseline without a time leaves its cell empty."""
+    buffer = io.StringIO()
+    writer = csv.writer(buffer, lineterminator="\n")
+    writer.writerow(["mnk", *CSV_COLUMNS])
+    writer.writerow([final.problem.mnk, *(_cell(final, name) for name in CSV_COLUMNS.values())])
+    return buffer.getvalue()
+
+
+def _cell(final: Final, name: str) -> str:
+    ours = final.ours
+    other = final.named(name) if name.endswith(LAYOUT_SUFFIXES) else final.baseline(name)
+    return f"{compare(ours.times_us, other.times_us).ratio:.4f}" if ours and other else ""
+
+
+def write(evaluation: Evaluation, base_dir: Path, environment: Mapping[str, Any]) -> list[Path]:
+    """Writes one JSON file and one CSV per PDL column; a file that is there is kept and the new one numbered.
+
+    Raises:
+        EnvironmentProblemError: The directory cannot be written.
+    """
+    stem = f"{evaluation.problem.mnk}_{evaluation.problem.acc}_offline"
+    text = json.dumps(to_dict(evaluation, environment), indent=1, allow_nan=False) + "\n"
+    files = {f"{stem}.json": text}
+    for final in evaluation.finals:
+        files[f"{stem}_pdl_{'on' if final.pdl else 'off'}.csv"] = csv_text(final)
+    try:
+        base_dir.mkdir(parents=True, exist_ok=True)
+        return [_write_new(base_dir / name, text) for name, text in files.items()]
+    except OSError as error:
+        raise EnvironmentProblemError(
+            f"cannot write to {base_dir} ({error.strerror}): choose another --base_dir"
+        ) from error
+
+
+def _write_new(path: Path, text: str) -> Path:
+    """``name.ext``, or ``name.2.ext`` and so on if that exists; the open itself decides, so no two processes clash."""
+    number = 1
+    while True:
+        candidate = path if number == 1 else path.with_name(f"{path.stem}.{number}{path.suffix}")
+        try:
+            with candidate.open("x") as file:
+                file.write(text)
+            return candidate
+        except FileExistsError:
+            number += 1
