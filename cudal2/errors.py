@@ -34,6 +34,10 @@ class TableError(Cudal2Error):
     """A kernel table that is corrupt or made for another device, accumulator or layout."""
 
 
+class NotLoadedError(Cudal2Error):
+    """A kernel is needed while a CUDA graph is captured, and loading it then would spoil the capture."""
+
+
 class ReplayMissError(Cudal2Error):
     """A configuration was asked of a recording that does not hold it."""
 

@@ -1,0 +1,174 @@
+"""The kernels one GPU has loaded, and which of them a table assigns to a problem."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cached_property, lru_cache
+
+import numpy as np
+
+from cudal2.build.artifact import CompileFailure
+from cudal2.build.cache import BuildCache, resolve_toolchain
+from cudal2.build.pool import build_here
+from cudal2.codegen import build_key
+from cudal2.errors import Cudal2Error, NotLoadedError
+from cudal2.launch.driver import LaunchError
+from cudal2.launch.kernel import KernelLaunch, LoadedKernel
+from cudal2.launch.plan import LaunchPlan, MapSpec, ParamSets, Words, plan_launch
+from cudal2.launch.tensor_map import encode
+from cudal2.problem import Problem
+from cudal2.space.config import KernelConfig
+from cudal2.table import Device, KernelTable
+
+logger = logging.getLogger(__name__)
+
+#: Streams a route keeps a launch for; a launch belongs to one stream, so that threads need no lock.
+_MAX_STREAMS = 64
+
+Loader = Callable[[KernelConfig, Problem], LoadedKernel]
+
+
+@dataclass(eq=False)
+class Route:
+    """What a call of one problem does: launch this, or leave it to another library for this reason.
+
+    Attributes:
+        problem: What is computed.
+        reason: Why not our kernel; empty if it is ours.
+        expected: Whether the table itself names the other library, which is no news to anyone.
+        kernel: The loaded cubin; ``None`` with a reason.
+        config: Its configuration on this problem.
+        sm_count: Multiprocessors to spread a persistent grid over.
+        pdl: Whether to launch with programmatic dependent launch.
+    """
+
+    problem: Problem
+    reason: str = ""
+    expected: bool = False
+    kernel: LoadedKernel | None = None
+    config: KernelConfig | None = None
+    sm_count: int = 0
+    pdl: bool = False
+    _launches: dict[int, KernelLaunch] = field(default_factory=dict, repr=False)
+
+    def __post_init__(self) -> None:
+        """Derives what every call needs."""
+        self.shape = (self.problem.m, self.problem.n)
+        self.name = self.config.name if self.config is not None else ""
+
+    @cached_property
+    def plan(self) -> LaunchPlan:
+        """Grid, shared memory and tensor-map geometry, the same for every call."""
+        assert self.config is not None, self.reason
+        return plan_launch(self.config, self.problem, self.sm_count)
+
+    def launch(self, a: int, b: int, c: int, stream: int) -> None:
+        """Enqueues on the stream; no allocation on the device, no synchronisation.
+
+        Raises:
+            LaunchError: The driver refused; nothing was enqueued.
+        """
+        launch = self._launches.get(stream)
+        if launch is None:
+            launch = self._prepare(stream)
+        launch.launch(_params(self, a, b, c).kernel_params(0), stream)
+
+    def _prepare(self, stream: int) -> KernelLaunch:
+        assert self.kernel is not None, self.reason
+        if len(self._launches) >= _MAX_STREAMS:
+            self._launches = {}
+        launch = KernelLaunch(self.kernel.function, self.plan, self.pdl)
+        return self._launches.setdefault(stream, launch)
+
+    def packed(self, a: int, b: int, c: int) -> ParamSets:
+        """Parameters for operands at these addresses; host work only."""
+        plan = self.plan
+        map_c = _map(plan.c, c) if plan.c is not None else None
+        return ParamSets(plan, _map(plan.a, a), _map(plan.b, b), map_c, np.array([c], np.uint64))
+
+
+@lru_cache(maxsize=4096)
+def _params(route: Route, a: int, b: int, c: int) -> ParamSets:
+    """Allocators hand out the same addresses again and again; what is keyed by them stays true whatever lies there."""
+    return route.packed(a, b, c)
+
+
+@lru_cache(maxsize=8192)
+def _map(spec: MapSpec, address: int) -> Words:
+    return encode(spec, address)[None]
+
+
+class DeviceKernels:
+    """Modules of one GPU, loaded once and never unloaded; safe to share between threads.
+
+    Args:
+        device: What the GPU is.
+        load: Builds and loads a kernel in the current context; another one for tests.
+    """
+
+    def __init__(self, device: Device, load: Loader | None = None) -> None:
+        """Loads nothing yet."""
+        self.device = device
+        self._load = load or build_and_load
+        self._lock = threading.Lock()
+        self._loaded: dict[str, LoadedKernel | str] = {}
+
+    def route(self, problem: Problem, table: KernelTable, capturing: bool = False) -> Route:
+        """What to do with a problem.
+
+        Args:
+            problem: What is computed.
+            table: Of this device, accumulator and layout.
+            capturing: Whether a CUDA graph is being captured, when nothing may be loaded.
+
+        Raises:
+            NotLoadedError: The kernel has to be loaded first, and a graph is being captured.
+        """
+        entry = table.best(problem.m, problem.n, problem.k)
+        if entry is None:
+            why = table.explain(problem.m, problem.n, problem.k)
+            return Route(problem, f"{why}; `python -m cudal2.train --arch sm90 --shapes {problem.mnk}` finds one")
+        if entry.config is None:
+            return Route(problem, f"the table prefers {entry.baseline}: {entry.reason}", expected=True)
+        kernel = self._kernel(entry.config, problem, capturing)
+        if isinstance(kernel, str):
+            return Route(problem, f"{entry.config.name} cannot be loaded: {kernel}")
+        return Route(problem, "", False, kernel, entry.config, self.device.sm_count, entry.pdl)
+
+    def _kernel(self, config: KernelConfig, problem: Problem, capturing: bool) -> LoadedKernel | str:
+        key = build_key(config, problem.acc, problem.layout)
+        if key in self._loaded:
+            return self._loaded[key]
+        if capturing:
+            raise NotLoadedError(
+                f"the kernel of {problem.mnk} is not loaded and a CUDA graph is being captured: "
+                f"call cudal2.runtime.warmup(['{problem.mnk}']) before the capture"
+            )
+        with self._lock:
+            if key not in self._loaded:
+                self._loaded[key] = self._try_load(config, problem)
+        return self._loaded[key]
+
+    def _try_load(self, config: KernelConfig, problem: Problem) -> LoadedKernel | str:
+        try:
+            return self._load(config, problem)
+        except Cudal2Error as error:
+            return str(error)
+
+
+def build_and_load(config: KernelConfig, problem: Problem) -> LoadedKernel:
+    """Takes the cubin from the build cache, compiling it if it is not there, and loads it.
+
+    Raises:
+        LaunchError: The driver cannot load it, or it does not build.
+        ToolchainError: It is not in the cache and this machine cannot compile.
+    """
+    cache = BuildCache()
+    built = build_here(config, problem.acc, problem.layout, cache, resolve_toolchain(cache))
+    if isinstance(built, CompileFailure):
+        raise LaunchError(0, "CUDAL2_NOT_BUILT", built.reason)
+    logger.info("loading %s for %s", built.name, problem.mnk)
+    return LoadedKernel(built, config)

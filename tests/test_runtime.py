@@ -1,0 +1,469 @@
+"""hgemm without a GPU: which operands are served, what a table decides, and what falls back says why, once."""
+
+import contextlib
+import dataclasses
+import logging
+import subprocess
+import sys
+import threading
+import time
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from fabricated_recording import FINGERPRINT
+
+from cudal2.errors import NothingValidError, NotLoadedError, ToolchainError, UsageError
+from cudal2.problem import Problem
+from cudal2.runtime import hgemm, kernels, op, reset, stats
+from cudal2.runtime.kernels import DeviceKernels, Route
+from cudal2.runtime.operands import Operand, derive_problem, overlap
+from cudal2.space.config import KernelConfig
+from cudal2.table import Entry, Header, KernelTable
+
+CONFIG = KernelConfig(64, 64, 64, 2, "coop", 1, 1, 1, 1, "tma", 1, "m", 1, False)
+HEADER = Header.from_fingerprint(FINGERPRINT, "fp32", "tn")
+PROBLEM = Problem(128, 256, 512)
+
+
+@pytest.fixture(autouse=True)
+def fresh():
+    reset()
+    kernels._params.cache_clear()
+    kernels._map.cache_clear()
+
+
+@pytest.fixture
+def table():
+    return KernelTable(
+        HEADER,
+        [
+            Entry(128, 256, 512, CONFIG, None, 4.0, 5.0, "final", pdl=True),
+            Entry(512, 512, 512, None, "cublaslt_auto", 3.0, 3.0, "final", reason="ours took 4 us"),
+        ],
+    )
+
+
+def operand(shape, strides, **more):
+    return Operand(shape, strides, **more)
+
+
+# Operands
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "layout"),
+    [
+        (((128, 512), (512, 1)), ((512, 256), (256, 1)), "nn"),
+        (((128, 512), (512, 1)), ((512, 256), (1, 512)), "tn"),
+        (((1, 512), (7, 1)), ((512, 256), (1, 512)), "tn"),
+        (((128, 512), (512, 1)), ((512, 1), (1, 512)), "tn"),
+        (((128, 512), (512, 1)), ((512, 1), (1, 1)), "tn"),
+        (((128, 512), (512, 1)), ((512, 1), (1, 9)), "tn"),
+        (((128, 1), (1, 1)), ((1, 256), (256, 1)), "tn"),
+        (((128, 1), (1, 77)), ((1, 256), (1, 1)), "tn"),
+    ],
+)
+def test_the_layout_follows_from_the_strides(a, b, layout):
+    problem = derive_problem(operand(*a), operand(*b))
+    assert problem == Problem(a[0][0], b[0][1], a[0][1], "fp32", layout)
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "reason"),
+    [
+        (((128, 512), (1, 128)), ((512, 256), (256, 1)), "a has strides (1, 128)"),
+        (((128, 512), (1024, 1)), ((512, 256), (256, 1)), "a has strides (1024, 1)"),
+        (((128, 512), (0, 1)), ((512, 256), (256, 1)), "a has strides (0, 1)"),
+        (((128, 512), (512, 1)), ((512, 256), (512, 1)), "b has strides (512, 1)"),
+        (((128, 512), (512, 1)), ((512, 256), (1, 1024)), "b has strides (1, 1024)"),
+        (((128, 512), (512, 1)), ((512, 256), (512, 2)), "b has strides (512, 2)"),
+        (((128, 512), (512, 1)), ((512, 1), (2, 1)), "b has strides (2, 1)"),
+        (((128, 0), (1, 1)), ((0, 256), (256, 1)), "a size is 0"),
+        (((2, 128, 512), (65536, 512, 1)), ((512, 256), (256, 1)), "a has 3 dimensions"),
+        (((128, 512), (512, 1)), ((512,), (1,)), "b has 1 dimensions"),
+    ],
+)
+def test_other_strides_are_named(a, b, reason):
+    assert reason in derive_problem(operand(*a), operand(*b))
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"dtype": "bfloat16"}, "b is bfloat16; float16 is served"),
+        ({"device": "cuda:1"}, "b is on cuda:1, a on cuda:0"),
+    ],
+)
+def test_other_dtypes_and_devices_are_named(change, reason):
+    a, b = operand((128, 512), (512, 1)), operand((512, 256), (256, 1), **change)
+    assert derive_problem(a, b) == reason
+
+
+def test_out_is_checked_too():
+    a, b = operand((128, 512), (512, 1)), operand((512, 256), (256, 1))
+    assert isinstance(derive_problem(a, b, operand((128, 256), (256, 1))), Problem)
+    assert "out has strides (1, 128)" in derive_problem(a, b, operand((128, 256), (1, 128)))
+    assert "out is float32" in derive_problem(a, b, operand((128, 256), (256, 1), dtype="float32"))
+    with pytest.raises(UsageError, match="out is 128 x 128, the result is 128 x 256"):
+        derive_problem(a, b, operand((128, 128), (128, 1)))
+
+
+def test_inner_sizes_must_agree():
+    with pytest.raises(UsageError, match="a is 128 x 512 and b is 256 x 256: the inner sizes differ"):
+        derive_problem(operand((128, 512), (512, 1)), operand((256, 256), (256, 1)))
+
+
+def test_sizes_beyond_32_bits_are_a_reason():
+    a, b = operand((2**31, 8), (8, 1)), operand((8, 8), (8, 1))
+    assert "m = 2147483648" in derive_problem(a, b)
+
+
+def strided_views():
+    base = torch.zeros(64 * 64, dtype=torch.float16)
+    square = base.view(64, 64)
+    yield square
+    yield square.t()
+    yield square[:, :32]
+    yield square[:, ::2]
+    yield square[::2]
+    yield square[:1]
+    yield square[:, :1]
+    yield square[:, :1].t()
+    yield base[8 : 8 + 32 * 64].view(32, 64)
+    yield square[:1].expand(64, 64)
+    yield base[:64].view(64, 1).t()
+
+
+@pytest.mark.parametrize("view", list(strided_views()), ids=lambda view: f"{tuple(view.shape)}-{view.stride()}")
+def test_a_layout_addresses_the_elements_torch_addresses(view):
+    """What is served must be read right: recompute each element's offset from the layout alone."""
+    k, n = view.shape
+    a = operand((8, k), (k, 1))
+    problem = derive_problem(a, operand((k, n), view.stride()))
+    if isinstance(problem, str):
+        return
+    rows, columns = np.indices((k, n))
+    offsets = columns * k + rows if problem.layout == "tn" else rows * n + columns
+    np.testing.assert_array_equal(offsets, rows * view.stride(0) + columns * view.stride(1))
+
+
+def test_overlap_is_of_half_open_ranges():
+    assert overlap((100, 10), (109, 1))
+    assert not overlap((100, 10), (110, 5))
+    assert not overlap((110, 5), (100, 10))
+
+
+# What the table decides
+
+
+def device_kernels(load):
+    return DeviceKernels(HEADER.device, load)
+
+
+def test_the_table_s_kernel_is_loaded_once(table):
+    loads = []
+    loaded = device_kernels(lambda config, problem: loads.append((config, problem)) or SimpleNamespace())
+    routes = [loaded.route(PROBLEM, table) for _ in range(3)]
+    assert loads == [(CONFIG, PROBLEM)]
+    assert all((route.reason, route.config, route.pdl) == ("", CONFIG, True) for route in routes)
+    assert routes[0].kernel is routes[2].kernel
+
+
+def test_a_shape_nobody_measured_says_what_would_help(table):
+    route = device_kernels(None).route(Problem(8192, 8192, 8192), table)
+    assert "no measured shape is within 4x" in route.reason
+    assert "python -m cudal2.train --arch sm90 --shapes 8192_8192_8192" in route.reason
+
+
+def test_a_shape_where_the_library_won_is_left_to_it(table):
+    route = device_kernels(None).route(Problem(512, 512, 512), table)
+    assert route.expected
+    assert route.reason == "the table prefers cublaslt_auto: ours took 4 us"
+
+
+def test_a_kernel_that_cannot_be_built_is_a_reason_and_tried_once(table):
+    calls = []
+
+    def fail(config, problem):
+        calls.append(config)
+        raise ToolchainError("no NVRTC here")
+
+    loaded = device_kernels(fail)
+    assert loaded.route(PROBLEM, table).reason == f"{CONFIG.name} cannot be loaded: no NVRTC here"
+    loaded.route(PROBLEM, table)
+    assert len(calls) == 1
+
+
+def test_a_bug_in_loading_is_not_hidden(table):
+    with pytest.raises(ZeroDivisionError):
+        device_kernels(lambda config, problem: 1 / 0).route(PROBLEM, table)
+
+
+def test_nothing_is_loaded_during_a_capture(table):
+    loaded = device_kernels(lambda config, problem: SimpleNamespace())
+    with pytest.raises(NotLoadedError, match=r"warmup\(\['128_256_512'\]\) before the capture"):
+        loaded.route(PROBLEM, table, capturing=True)
+    loaded.route(PROBLEM, table)
+    assert loaded.route(PROBLEM, table, capturing=True).reason == ""
+    assert loaded.route(Problem(512, 512, 512), table, capturing=True).expected
+
+
+def test_threads_share_one_load(table):
+    loads = []
+
+    def slow(config, problem):
+        loads.append(config)
+        time.sleep(0.05)
+        return SimpleNamespace()
+
+    loaded, found = device_kernels(slow), []
+    threads = [threading.Thread(target=lambda: found.append(loaded.route(PROBLEM, table).kernel)) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(loads) == 1
+    assert len(set(map(id, found))) == 1
+
+
+# A launch
+
+
+class Launched:
+    """Stands in for the driver: what was enqueued, and where."""
+
+    def __init__(self):
+        self.calls = []
+
+    def route(self, problem=PROBLEM):
+        return Route(problem, kernel=SimpleNamespace(function=None), config=CONFIG, sm_count=132)
+
+    def launch(self, owner, params, stream):
+        self.calls.append((owner, params, stream))
+
+
+@pytest.fixture
+def launched(monkeypatch):
+    recorder = Launched()
+
+    class FakeLaunch:
+        def __init__(self, function, plan, pdl):
+            self.plan = plan
+
+        def launch(self, params, stream):
+            recorder.launch(self, params, stream)
+
+    monkeypatch.setattr(kernels, "KernelLaunch", FakeLaunch)
+    monkeypatch.setattr(kernels, "encode", lambda spec, address: np.full(16, address, np.uint64))
+    return recorder
+
+
+def test_a_launch_belongs_to_one_stream_and_parameters_to_their_addresses(launched):
+    route = launched.route()
+    route.launch(1024, 2048, 4096, stream=7)
+    route.launch(1024, 2048, 4096, stream=7)
+    route.launch(1024, 2048, 4096, stream=8)
+    route.launch(1024, 2048, 8192, stream=8)
+    owners = [owner for owner, _, _ in launched.calls]
+    assert owners[0] is owners[1] is not owners[2]
+    assert owners[2] is owners[3]
+    params = [address for _, address, _ in launched.calls]
+    assert params[0] == params[1] == params[2] != params[3]
+
+
+def test_parameters_hold_the_addresses_given(launched):
+    packed = launched.route().packed(1024, 2048, 4096)
+    struct = packed.structs[0]
+    assert (struct["a"][0], struct["b"][0], struct["c"][0], struct["c_ptr"]) == (1024, 2048, 4096, 4096)
+    assert (struct["m"], struct["n"], struct["k"]) == (128, 256, 512)
+
+
+def test_streams_that_come_and_go_do_not_pile_up(launched):
+    route = launched.route()
+    for stream in range(200):
+        route.launch(1024, 2048, 4096, stream)
+    assert len(route._launches) <= 64
+
+
+@pytest.fixture
+def served(launched, monkeypatch):
+    """hgemm on CPU tensors as if they lay on a GPU whose table serves them."""
+    route = launched.route(Problem(16, 32, 64))
+    monkeypatch.setattr(op, "_route", lambda *key: route)
+    monkeypatch.setattr(op, "_on", lambda index: contextlib.nullcontext())
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda index: SimpleNamespace(cuda_stream=5))
+    return launched
+
+
+def matrices(m=16, n=32, k=64):
+    generator = torch.Generator().manual_seed(0)
+    return (torch.randn(shape, generator=generator).half() for shape in ((m, k), (k, n)))
+
+
+def test_a_served_call_launches_on_the_current_stream_and_into_out(served):
+    a, b = matrices()
+    out = torch.empty(16, 32, dtype=torch.float16)
+    assert hgemm(a, b, out=out) is out
+    fresh = hgemm(a, b)
+    assert fresh.shape == (16, 32)
+    assert [stream for _, _, stream in served.calls] == [5, 5]
+    assert stats() == {CONFIG.name: 2}
+
+
+def test_an_unaligned_view_is_left_to_matmul(served, caplog):
+    a, b = matrices()
+    shifted = torch.empty(16 * 64 + 1, dtype=torch.float16)[1:].view(16, 64).copy_(a)
+    torch.testing.assert_close(hgemm(shifted, b), a @ b)
+    assert not served.calls
+    assert "a does not start on a 16-byte boundary" in caplog.text
+
+
+def test_an_out_that_overlaps_an_operand_is_left_to_matmul(served, monkeypatch):
+    monkeypatch.setattr(op, "_matmul", lambda a, b, out, reason, strict, quiet=False: reason)
+    square = torch.zeros(64, 64, dtype=torch.float16)
+    assert hgemm(square[:16], square[:, :32].contiguous(), out=square[8:16].view(16, 32)) == "out overlaps an operand"
+    assert not served.calls
+
+
+# Falling back
+
+
+def test_without_a_gpu_matmul_answers_and_the_reason_is_logged_once(caplog):
+    a, b = matrices()
+    for _ in range(3):
+        torch.testing.assert_close(hgemm(a, b), torch.matmul(a, b), rtol=0, atol=0)
+    lines = [record.getMessage() for record in caplog.records]
+    assert lines == ["hgemm calls torch.matmul: a is on cpu; CUDA tensors are served"]
+    assert stats() == {"torch.matmul: a is on cpu; CUDA tensors are served": 3}
+
+
+def test_out_is_filled_by_the_fallback_too():
+    a, b = matrices()
+    out = torch.empty(16, 32, dtype=torch.float16)
+    assert hgemm(a, b, out=out) is out
+    torch.testing.assert_close(out, a @ b)
+
+
+def test_strict_raises_instead():
+    a, b = matrices()
+    with pytest.raises(NothingValidError, match="hgemm: a is on cpu"):
+        hgemm(a, b, strict=True)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_other_dtypes_and_batches_give_what_matmul_gives(dtype):
+    a, b = (tensor.to(dtype) for tensor in matrices())
+    torch.testing.assert_close(hgemm(a, b), a @ b, rtol=0, atol=0)
+    batch = a.expand(3, 16, 64)
+    torch.testing.assert_close(hgemm(batch, b), batch @ b, rtol=0, atol=0)
+
+
+def test_sparse_tensors_are_matmul_s_business():
+    a, b = (tensor.float() for tensor in matrices())
+    torch.testing.assert_close(hgemm(a.to_sparse(), b), a @ b)
+
+
+def test_the_log_does_not_fill_up(caplog):
+    for index in range(600):
+        op._say_once(f"shape {index}")
+    assert len(caplog.records) == 500
+
+
+def test_a_choice_of_the_table_is_not_worth_a_warning(monkeypatch, caplog):
+    route = Route(PROBLEM, "the table prefers cublaslt_auto: ours took 4 us", expected=True)
+    monkeypatch.setattr(op, "_route", lambda *key: route)
+    a, b = matrices()
+    with caplog.at_level(logging.DEBUG):
+        hgemm(a, b)
+    assert not caplog.records
+    assert len(stats()) == 1
+
+
+# torch.compile and autograd
+
+
+def test_gradients_are_those_of_matmul():
+    a, b = (tensor.requires_grad_() for tensor in matrices())
+    hgemm(a, b).sum().backward()
+    mine = (a.grad, b.grad)
+    a.grad = b.grad = None
+    torch.matmul(a, b).sum().backward()
+    torch.testing.assert_close(mine, (a.grad, b.grad))
+
+
+def test_out_refuses_gradients():
+    a, b = matrices()
+    with pytest.raises(UsageError, match="gradients"):
+        hgemm(a.requires_grad_(), b, out=torch.empty(16, 32, dtype=torch.float16))
+
+
+def test_the_operator_passes_opcheck():
+    a, b = matrices()
+    torch.library.opcheck(torch.ops.cudal2.hgemm, (a, b, "fp32", False))
+    torch.library.opcheck(torch.ops.cudal2.hgemm, (a.requires_grad_(), b.requires_grad_(), "fp32", False))
+    out = torch.empty(16, 32, dtype=torch.float16)
+    torch.library.opcheck(torch.ops.cudal2.hgemm_out, (a.detach(), b.detach(), out, "fp32", False))
+
+
+def test_the_fake_has_the_shape_and_refuses_mismatches():
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    with FakeTensorMode():
+        a = torch.empty(16, 64, dtype=torch.float16, device="cuda")
+        b = torch.empty(32, 64, dtype=torch.float16, device="cuda").t()
+        result = torch.ops.cudal2.hgemm(a, b, "fp32", False)
+        assert (result.shape, result.dtype, result.device.type, result.is_contiguous()) == (
+            (16, 32),
+            torch.float16,
+            "cuda",
+            True,
+        )
+        assert hgemm(a, b).shape == (16, 32)
+        with pytest.raises(RuntimeError, match="hgemm: a is"):
+            torch.ops.cudal2.hgemm(a, a, "fp32", False)
+
+
+def test_compile_keeps_it_in_one_graph():
+    a, b = matrices()
+    graphs = []
+
+    def backend(graph, inputs):
+        graphs.append(graph)
+        return graph
+
+    compiled = torch.compile(lambda a, b: hgemm(a, b) + 1, backend=backend, fullgraph=True)
+    torch.testing.assert_close(compiled(a, b), a @ b + 1)
+    assert len(graphs) == 1
+    assert "cudal2.hgemm" in graphs[0].code
+
+
+def test_compile_takes_only_the_default_table(table):
+    a, b = matrices()
+    with pytest.raises(UsageError, match="CUDAL2_TABLE_PATH"):
+        hgemm(a.requires_grad_(), b, table=table)
+
+
+# Importing
+
+
+def test_a_missing_library_is_named_with_its_remedy():
+    code = (
+        "import sys; sys.modules['torch'] = None\n"
+        "from cudal2.errors import EnvironmentProblemError\n"
+        "try:\n    from cudal2 import hgemm\nexcept EnvironmentProblemError as error:\n    print(error)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "hgemm needs 'torch': pip install 'cudal2[cuda]'\n"
+
+
+def test_the_runtime_never_imports_rl():
+    code = "import sys, cudal2.runtime; print([m for m in sys.modules if m.startswith(('cudal2.rl', 'gymnasium'))])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
+
+
+def test_a_problem_keeps_its_accumulator():
+    problem = derive_problem(operand((128, 512), (512, 1)), operand((512, 256), (1, 512)), acc="fp16")
+    assert problem == dataclasses.replace(PROBLEM, acc="fp16")
