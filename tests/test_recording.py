@@ -81,7 +81,9 @@ def test_completeness_is_counted(tiny_recording):
 
 
 def test_limits_of_the_space_are_kept(tmp_path):
-    limited = dataclasses.replace(SPACE, limits=(Limit({"tile_m": (64,)}, {"stages": (4,)}),), name="limited")
+    limited = dataclasses.replace(
+        SPACE, limits=(Limit({"tile_m": (64,)}, {"stages": (4,)}, flops_above=1e8),), name="limited"
+    )
     recording = made_up_recording(SHAPES[:1], limited)
     path = tmp_path / "limited.parquet"
     Recording.publish(recording.measurements(), path, [FINGERPRINT], recording.space)

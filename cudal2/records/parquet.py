@@ -78,7 +78,10 @@ class RecordingMetadata:
 
     def to_json(self) -> str:
         """Sorted text for the file's key-value metadata; the axes keep their order as pairs."""
-        limits = [{"when": _plain(limit.when), "only": _plain(limit.only)} for limit in self.space.limits]
+        limits = [
+            {"when": _plain(limit.when), "only": _plain(limit.only), "flops_above": limit.flops_above}
+            for limit in self.space.limits
+        ]
         values = {
             "schema": self.schema,
             "protocol": self.protocol,
@@ -102,7 +105,9 @@ class RecordingMetadata:
             )
         fingerprints = tuple(Fingerprint.from_dict(fingerprint) for fingerprint in values["fingerprints"])
         space = values["space"]
-        limits = tuple(Limit(_choices(limit["when"]), _choices(limit["only"])) for limit in space["limits"])
+        limits = tuple(
+            Limit(_choices(limit["when"]), _choices(limit["only"]), limit["flops_above"]) for limit in space["limits"]
+        )
         settings = SpaceSettings(_choices(space["axes"]), limits, space["name"])
         return cls(fingerprints, values["arch"], settings, values["protocol"])
 
