@@ -71,6 +71,54 @@ def test_refuses_with_the_numbers_and_the_limit(
         assert word in reasons[0], reasons[0]
 
 
+#: Rule, change, a problem where the limit is just met, and one where it is just missed.
+LIMITS = [
+    ("alignment", {}, Problem(512, 512, 504), Problem(512, 512, 508)),
+    ("store_box", {}, Problem(512, 1000, 512), Problem(512, 1004, 512)),
+    ("tile_k_padding", {"tile_k": 128, "stages": 2}, Problem(512, 512, 72), Problem(512, 512, 64)),
+    (
+        "split_k_depth",
+        {"split_k": 4, "epilogue": "direct", "stages": 2},
+        Problem(512, 512, 200),
+        Problem(512, 512, 192),
+    ),
+    (
+        "split_k_depth",
+        {"split_k": 4, "epilogue": "direct", "stages": 2, "tile_k": 128},
+        Problem(512, 512, 392),
+        Problem(512, 512, 384),
+    ),
+    ("stages_depth", {}, Problem(512, 512, 200), Problem(512, 512, 192)),
+    ("stages_depth", {"stages": 3}, Problem(512, 512, 136), Problem(512, 512, 128)),
+    ("stages_depth", {"persistent": True}, Problem(128 * 265, 128, 72), Problem(128 * 265, 128, 64)),
+    ("stages_depth", {"persistent": True}, Problem(128 * 397, 128, 64), Problem(128 * 396, 128, 64)),
+    (
+        "stages_depth",
+        {"persistent": True, "stages": 12, "tile_m": 64, "tile_n": 64, "consumers": 1},
+        Problem(64 * (132 * 11 + 1), 64, 8),
+        Problem(64 * 132 * 11, 64, 8),
+    ),
+    ("persistent_single_wave", {"persistent": True}, Problem(128 * 133, 128, 512), Problem(128 * 132, 128, 512)),
+    (
+        "persistent_single_wave",
+        {"persistent": True, "cluster_m": 2},
+        Problem(256 * 66 + 1, 128, 512),
+        Problem(256 * 66, 128, 512),
+    ),
+    ("raster_single", {"raster": "n"}, Problem(129, 136, 512), Problem(128, 136, 512)),
+    ("group_too_big", {"group": 4}, Problem(513, 512, 512), Problem(512, 512, 512)),
+    ("group_too_big", {"group": 4, "raster": "n", "cluster_n": 2}, Problem(512, 1032, 512), Problem(512, 1024, 512)),
+    ("size", {}, Problem(2**31 - 128, 64, 512), Problem(2**31 - 127, 64, 512)),
+]
+
+
+@pytest.mark.parametrize(("name", "change", "met", "missed"), LIMITS)
+def test_the_limit_is_where_it_says(name: str, change: dict[str, Any], met: Problem, missed: Problem) -> None:
+    config = replace(BASE, **change)
+    assert SPACE.explain(config, met) == []
+    assert name in [reason.split(":")[0] for reason in SPACE.explain(config, missed)]
+
+
 def test_every_rule_has_a_refusal_case() -> None:
     # No pair of values on today's axes makes a ragged multicast slice: that rule guards new ones and is tested below.
     assert {case[0] for case in REFUSALS} | {"multicast_slice"} == set(RULE_NAMES)
