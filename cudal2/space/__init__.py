@@ -1,0 +1,1 @@
+"""The search space: axes, legality rules, dense validity, exact masks, and what a configuration implies."""
