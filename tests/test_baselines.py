@@ -11,7 +11,7 @@ import torch
 
 from cudal2.bench import cublaslt, libraries
 from cudal2.bench.autotune import AutoTuner, screen
-from cudal2.bench.baselines import BothLayouts, LibraryCall, TorchMatmul
+from cudal2.bench.baselines import BothLayouts, LibraryCall, NotSupportedError, TorchMatmul
 from cudal2.bench.inputs import BufferSets
 from cudal2.errors import EnvironmentProblemError
 from cudal2.problem import Problem
@@ -99,16 +99,22 @@ def test_scale_type_matches_the_compute_type_and_the_scalars():
     assert data.CUDA_R_16F == cublaslt.CUDA_R_16F
 
 
+class FakeLtError(Exception):
+    pass
+
+
 class FakeLt:
     """cuBLASLt's bindings without the library: real enumerations and record layouts, calls written down."""
 
+    cuBLASLtError = FakeLtError
+
     def __init__(self, real, found):
         for name in ("MatmulDescAttribute", "MatmulPreferenceAttribute", "MatmulAlgoConfigAttribute", "MatmulTile",
-                     "MatmulStages", "ClusterShape", "matmul_heuristic_result_dtype", "cuBLASLtError"):  # fmt: skip
+                     "MatmulStages", "ClusterShape", "matmul_heuristic_result_dtype"):  # fmt: skip
             setattr(self, name, getattr(real, name))
         self.get_matmul_algo_config_attribute_dtype = real.get_matmul_algo_config_attribute_dtype
         self.found, self.set_values, self.launched, self.shapes = found, {}, [], []
-        self.destroyed = 0
+        self.destroyed, self.refuses = 0, False
 
     def create(self):
         return 1
@@ -133,6 +139,8 @@ class FakeLt:
     matmul_desc_set_attribute = matmul_preference_set_attribute = _set
 
     def matmul_algo_get_heuristic(self, handle, desc, first, second, c, d, preference, count, results, found):
+        if self.refuses:
+            raise self.cuBLASLtError("status 15")
         rows = np.ctypeslib.as_array((ctypes.c_char * (96 * count)).from_address(results))
         rows = rows.view(self.matmul_heuristic_result_dtype)
         for index, state in enumerate(self.found[:count]):
@@ -186,8 +194,12 @@ def test_cublaslt_is_asked_for_the_leaderboards_precision(fake_lt, acc, kind, ma
 
 def test_no_answer_is_a_reason_not_a_crash(fake_lt):
     fake_lt.found = [5]
-    with pytest.raises(libraries.NotSupportedError, match="no algorithm for layout nn"):
-        libraries.VendorLibraries(Problem(64, 64, 64), "cpu", 1024, 100).cublaslt("nn")
+    vendor = libraries.VendorLibraries(Problem(64, 64, 64), "cpu", 1024, 100)
+    with pytest.raises(NotSupportedError, match="no algorithm for layout nn"):
+        vendor.cublaslt("nn")
+    fake_lt.refuses = True
+    with pytest.raises(NotSupportedError, match="no algorithm for layout tn: status 15"):
+        vendor.cublaslt("tn")
 
 
 def test_cublas_sets_its_workspace_after_its_stream_and_forbids_fp16_partial_sums(fake_lt):

@@ -198,9 +198,12 @@ class LtMatmul:
         for attribute in self._lt.MatmulAlgoConfigAttribute:
             buffer = np.zeros(1, self._lt.get_matmul_algo_config_attribute_dtype(int(attribute)))
             written = np.zeros(1, np.uint64)
-            self._lt.matmul_algo_config_get_attribute(
-                algorithm.pointer, int(attribute), buffer.ctypes.data, buffer.nbytes, written.ctypes.data
-            )
+            try:
+                self._lt.matmul_algo_config_get_attribute(
+                    algorithm.pointer, int(attribute), buffer.ctypes.data, buffer.nbytes, written.ctypes.data
+                )
+            except self._lt.cuBLASLtError:
+                continue  # this library version does not know the attribute
             parts.append(f"{attribute.name.lower()}={self._value_name(attribute.name, int(buffer[0]))}")
         return " ".join([*parts, f"workspace={algorithm.workspace_bytes}"])
 

@@ -81,11 +81,13 @@ class VendorLibraries:
         """Answers of cuBLASLt in its own order, the first being ``cublaslt_heuristic``.
 
         Raises:
-            NotSupportedError: It has none.
-            cuBLASLtError: The library refused to answer.
+            NotSupportedError: It has none, or refused to answer.
         """
         matmul = self._matmuls[layout]
-        algorithms = matmul.algorithms(self._results)
+        try:
+            algorithms = matmul.algorithms(self._results)
+        except bindings()[1].cuBLASLtError as error:
+            raise NotSupportedError(f"cuBLASLt has no algorithm for layout {layout}: {error}") from error
         if not algorithms:
             raise NotSupportedError(f"cuBLASLt has no algorithm for layout {layout}")
         return [self._call(matmul, algorithm, layout) for algorithm in algorithms]

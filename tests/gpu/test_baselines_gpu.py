@@ -1,4 +1,4 @@
-"""The libraries on a real GPU: right in both layouts and accumulators, capturable, tuned no worse than their own choice."""
+"""The libraries on a real GPU: right in both layouts and accumulators, capturable, tuned no worse than untuned."""
 
 import dataclasses
 
