@@ -238,7 +238,7 @@ def test_kinds_of_failure_are_told_apart() -> None:
     try:
         with pytest.raises(JobTimeoutError):
             process.call(job_sleeping, 60.0, deadline_s=0.2)
-        with pytest.raises(JobFailedError, match="TypeError|not 'str'|str"):
+        with pytest.raises(JobFailedError, match="str"):
             process.call(job_sleeping, "long", deadline_s=5)
         os.kill(process.pid or 0, signal.SIGKILL)
         with pytest.raises(JobDiedError, match="SIGKILL"):

@@ -12,7 +12,8 @@ import torch
 
 from cudal2.problem import Problem
 
-#: Rows cycle through these. ``ends``: +2048 first in K, -2048 last. ``inside``: at a random place and its mirror image.
+#: Rows cycle through these. ``ends``: +2048 first in K, -2048 last, 1/32 between. ``inside``: +2048 at a random place, its
+#: negative at the mirror image, +-1/32 elsewhere.
 _ROW_KINDS = ("ends", "normal", "inside", "uniform", "inside", "normal", "ends", "normal")
 _BIG = 2048.0
 _SMALL = 1.0 / 32.0
@@ -62,6 +63,8 @@ def revealing(problem: Problem, generator: torch.Generator) -> Operands:
         (len(rows["uniform"]), problem.k), generator=generator, device=generator.device
     ).half()
     cancelling = torch.cat([rows["ends"], rows["inside"]])
+    a[rows["ends"]] = _SMALL
+    a[rows["inside"]] = torch.sign(a[rows["inside"]]) * _SMALL
     _cancel(a, cancelling, _places(problem.k, len(rows["ends"]), len(rows["inside"]), generator))
     exact = torch.zeros(problem.m, dtype=torch.bool, device=generator.device)
     exact[cancelling] = True
@@ -85,7 +88,6 @@ def _places(k: int, ends: int, inside: int, generator: torch.Generator) -> torch
 
 def _cancel(a: torch.Tensor, rows: torch.Tensor, places: torch.Tensor) -> None:
     k = a.shape[1]
-    a[rows] = _SMALL
     if k > _SMALL_TERMS_MAX:
         a[rows, _SMALL_TERMS_MAX // 2 : k - _SMALL_TERMS_MAX // 2] = 0.0
     if k > 1:

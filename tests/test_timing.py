@@ -1,0 +1,88 @@
+"""The stopwatch's rules: orders, launch counts, times that cannot be; the device part is tested on a GPU."""
+
+from __future__ import annotations
+
+import random
+import statistics
+
+import pytest
+
+from cudal2.bench.timing import interleave, launches_for, too_fast
+from cudal2.floor import physical_us
+from cudal2.problem import Problem
+
+
+class DriftingChip:
+    """A clock that slows down with everything that runs."""
+
+    def __init__(self) -> None:
+        self.heat = 0.0
+        self.order: list[str] = []
+
+    def contestant(self, name: str, true_us: float) -> FakeGraph:
+        return FakeGraph(self, name, true_us)
+
+
+class FakeGraph:
+    def __init__(self, chip: DriftingChip, name: str, true_us: float) -> None:
+        self.chip, self.name, self.true_us = chip, name, true_us
+
+    def time_us(self) -> float:
+        self.chip.order.append(self.name)
+        self.chip.heat += 0.01
+        return self.true_us * (1.0 + self.chip.heat)
+
+
+def test_every_round_has_everyone_once_and_orders_differ() -> None:
+    chip = DriftingChip()
+    graphs = [chip.contestant(name, 1.0) for name in "abcd"]
+    times = interleave(graphs, 6, random.Random(0))
+    rounds = ["".join(chip.order[start : start + 4]) for start in range(0, 24, 4)]
+    assert [len(row) for row in times] == [6] * 4
+    assert all(sorted(order) == list("abcd") for order in rounds)
+    assert len(set(rounds)) > 3
+
+
+def test_orders_are_reproducible() -> None:
+    orders = []
+    for _ in range(2):
+        chip = DriftingChip()
+        interleave([chip.contestant(name, 1.0) for name in "abc"], 5, random.Random(7))
+        orders.append(chip.order)
+    assert orders[0] == orders[1]
+
+
+def test_the_one_whose_outputs_are_checked_runs_last() -> None:
+    for seed in range(8):
+        chip = DriftingChip()
+        interleave([chip.contestant(name, 1.0) for name in "abc"], 3, random.Random(seed), last=0)
+        assert chip.order[-1] == "a"
+        assert len(chip.order) == 9
+
+
+def test_interleaving_ranks_rightly_where_one_after_the_other_does_not() -> None:
+    """A contestant 3 % faster, on a chip that loses 1 % per replay."""
+    chip = DriftingChip()
+    slow, fast = chip.contestant("slow", 1.03), chip.contestant("fast", 1.0)
+    sequential = [statistics.median(graph.time_us() for _ in range(9)) for graph in (slow, fast)]
+    assert sequential[0] < sequential[1]
+    chip = DriftingChip()
+    slow, fast = chip.contestant("slow", 1.03), chip.contestant("fast", 1.0)
+    times = interleave([slow, fast], 9, random.Random(1))
+    assert statistics.median(a / b for a, b in zip(*times, strict=True)) > 1.0
+
+
+@pytest.mark.parametrize(("time_us", "launches"), [(3.0, 667), (1.3, 1539), (2000.0, 1), (9e4, 1), (1999.0, 2)])
+def test_a_replay_lasts_at_least_as_long_as_asked(time_us: float, launches: int) -> None:
+    assert launches_for(time_us, 2.0) == launches
+    assert launches * time_us >= 2000.0
+
+
+def test_a_time_under_what_the_hardware_can_do_is_not_believed() -> None:
+    problem = Problem(8192, 8192, 8192)
+    limit = physical_us(8192, 8192, 8192)
+    assert limit == pytest.approx(1099.5, rel=1e-3)
+    assert too_fast(problem, 0.91 * limit, 0.9) == ""
+    reason = too_fast(problem, 500.0, 0.9)
+    assert "500.000 us is under 0.9 of the 1099.512 us" in reason
+    assert too_fast(Problem(64, 64, 64), 0.5, 0.9) == ""  # overlapping launches may be this close
