@@ -12,8 +12,8 @@ import torch
 
 from cudal2.problem import Problem
 
-#: Rows cycle through these. ``ends``: +2048 first in K, -2048 last, 1/32 between. ``inside``: +2048 at a random place, its
-#: negative at the mirror image, +-1/32 elsewhere.
+#: Rows cycle through these. ``ends``: +2048 first in K, -2048 last, 1/32 between. ``inside``: +2048 somewhere, -2048 at
+#: its mirror image, +-1/32 elsewhere.
 _ROW_KINDS = ("ends", "normal", "inside", "uniform", "inside", "normal", "ends", "normal")
 _BIG = 2048.0
 _SMALL = 1.0 / 32.0
