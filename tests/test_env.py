@@ -77,6 +77,18 @@ def test_an_illegal_action_is_refused_with_the_reason_and_not_measured(runner):
     assert live.asked == [] and env.scorer.distinct == 0
 
 
+def test_a_failure_is_worth_the_floor_and_says_why(runner):
+    env = HgemmEnv(runner)
+    for problem in runner.problems:
+        rows = runner.run(problem, list(runner.space.enumerate(problem)))
+        for row in (row for row in rows if not row.ok):
+            env.reset(options={"problem": problem})
+            _, reward, _, _, info = env.step(np.array(runner.space.encode(row.config)))
+            assert reward == -2.0 and info["status"] == row.status.value and info["reason"] == row.reason
+            assert "median_us" not in info
+    assert env.scorer.distinct > 5
+
+
 def test_a_repeated_action_is_answered_from_memory(runner):
     live = LiveRunner(runner)
     env = HgemmEnv(live)

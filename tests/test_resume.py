@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from fabricated_recording import SHAPES, made_up_recording
+from fabricated_recording import FINGERPRINT, SHAPES, made_up_recording
 from test_env import LiveRunner
 
 from cudal2.errors import RecordError, UsageError
@@ -65,14 +65,15 @@ class Interrupting(LiveRunner):
 
 
 def test_ctrl_c_saves_the_last_boundary_and_the_table_and_can_be_resumed(runner, tmp_path):
-    whole = train(SETTINGS, LiveRunner(runner), tmp_path / "whole", steps=256, progress=False)
+    live = {"steps": 256, "fingerprint": FINGERPRINT, "progress": False}
+    whole = train(SETTINGS, LiveRunner(runner), tmp_path / "whole", **live)
     settings = replace(SETTINGS, checkpoint_every=10_000)
     with pytest.raises(KeyboardInterrupt):
-        train(settings, Interrupting(runner, after=45), tmp_path / "cut", steps=256, progress=False)
+        train(settings, Interrupting(runner, after=45), tmp_path / "cut", **live)
     saved = checkpoints(tmp_path / "cut" / "checkpoints")
     assert len(saved) == 1 and 0 < load(saved[0]).steps < 256
     assert (tmp_path / "cut" / "table.json").is_file()
-    resumed = train(SETTINGS, LiveRunner(runner), tmp_path / "cut", steps=256, resume=True, progress=False)
+    resumed = train(SETTINGS, LiveRunner(runner), tmp_path / "cut", resume=True, **live)
     assert_same_state(whole.checkpoint_path, resumed.checkpoint_path)
 
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import yaml
-from fabricated_recording import SPACE, made_up_recording
+from fabricated_recording import FINGERPRINT, SPACE, made_up_recording
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from test_env import LiveRunner
 
@@ -22,6 +22,7 @@ from cudal2.search.compare import compare
 from cudal2.search.strategies import STRATEGIES
 from cudal2.settings import TrainSettings
 from cudal2.space.space import SearchSpace
+from cudal2.table import KernelTable
 
 #: Ten times the configurations of the tiny space, so that luck does not find the best.
 WIDER = replace(
@@ -66,6 +67,20 @@ def test_the_best_is_what_the_recording_says(runner, trained):
         assert found.speedup == pytest.approx(row.speedup, rel=1e-4)
 
 
+def test_the_table_holds_the_winners_and_the_shapes_that_lose(runner, trained):
+    table = KernelTable.load(trained.table_path)
+    assert table.header.soft["gpu"] == FINGERPRINT.gpu and len(table) == len(runner.problems)
+    for found in trained.best:
+        shape = found.problem
+        entry = table.lookup(shape.m, shape.n, shape.k)
+        row = runner.run(shape, [entry.config])[0] if entry.config else None
+        if row is None:
+            assert found.speedup < 1.0 and entry.baseline == "cublaslt_auto"
+        else:
+            assert entry.median_us == pytest.approx(row.median_us, rel=1e-4)
+            assert entry.median_us <= found.median_us * 1.03
+
+
 def test_run_directory_holds_settings_curve_scalars_and_checkpoints(trained):
     described = yaml.safe_load((trained.run_dir / "settings.yaml").read_text())
     assert described["settings"]["steps"] == 6000 and described["settings"]["seed"] == 0
@@ -81,7 +96,7 @@ def test_run_directory_holds_settings_curve_scalars_and_checkpoints(trained):
 
 def test_a_live_runner_is_asked_for_each_configuration_once(runner, tmp_path):
     live = LiveRunner(runner)
-    result = train(SETTINGS, live, tmp_path / "live", steps=1024, progress=False)
+    result = train(SETTINGS, live, tmp_path / "live", steps=1024, fingerprint=FINGERPRINT, progress=False)
     assert len(live.asked) == len(set(live.asked)) == result.distinct
     assert result.distinct < result.steps
 
@@ -116,9 +131,12 @@ def test_checkpoint_of_a_run_without_success_is_still_a_checkpoint(runner, tmp_p
         def run(self, problem, configs):
             return [Measurement(problem, "sm90_ws", config, Status.LAUNCH, "refused") for config in configs]
 
+    hopeless, problems = Hopeless(runner), runner.problems[-1:]
     result = train(
-        SETTINGS, Hopeless(runner), tmp_path / "hopeless", steps=512, problems=runner.problems[-1:], progress=False
+        SETTINGS, hopeless, tmp_path / "run", steps=512, problems=problems, fingerprint=FINGERPRINT, progress=False
     )
     assert result.best == (None,)
+    entry = KernelTable.load(result.table_path).entries[0]
+    assert entry.baseline == "cublaslt_auto" and "configurations passed: " in entry.reason and "launch" in entry.reason
     assert np.isclose(result.curve[0]["reward"], FAILURE_LOG_RATIO)
     assert load(result.checkpoint_path).steps == 512 and math.isfinite(result.steps_per_s)

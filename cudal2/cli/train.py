@@ -70,6 +70,7 @@ def run(arguments: argparse.Namespace) -> int:
         steps=arguments.steps,
         problems=opened.problems,
         horizon=arguments.horizon,
+        fingerprint=opened.fingerprint,
     )
     return _report(result, arguments.json)
 

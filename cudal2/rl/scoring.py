@@ -6,7 +6,7 @@ Both the single environment and the batched one go through here, so a proposal i
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -34,6 +34,7 @@ class Outcome(NamedTuple):
     status: Status
     reason: str
     registers: int | None
+    pdl: bool
 
 
 @dataclass(frozen=True)
@@ -85,6 +86,11 @@ class Scorer:
         """Unique configurations measured so far, failures included."""
         return len(self._known)
 
+    def measured(self) -> Iterator[tuple[int, int, Outcome]]:
+        """Everything measured so far, in order: problem index, flat configuration, outcome."""
+        for key, outcome in self._known.items():
+            yield (*divmod(key, self.space.total), outcome)
+
     def best(self, index: int) -> Outcome | None:
         """The best measurement of a problem so far."""
         flat = int(self.best_flat[index])
@@ -117,8 +123,8 @@ class Scorer:
         self._log.clear()
         self.best_log_ratio[:] = -math.inf
         self.best_flat[:] = -1
-        for key, ratio, time_us, status, reason, registers in state["measured"]:
-            self._remember(key, Outcome(ratio, time_us, Status(status), reason, registers))
+        for key, ratio, time_us, status, reason, registers, pdl in state["measured"]:
+            self._remember(key, Outcome(ratio, time_us, Status(status), reason, registers, pdl))
 
     def _learn(self, keys: Ints) -> None:
         index, flat = np.divmod(keys, self.space.total)
@@ -138,19 +144,22 @@ class Scorer:
             self.best_flat[index] = flat
 
     def _replayed(self, runner: ReplayRunner, index: Ints, flat: Ints) -> list[Outcome]:
+        """Array look-ups; only a failure reads its whole row, for the reason."""
         recorded = self._replay_index[index]
         times = runner.times_us(recorded, flat).astype(np.float64)
-        refs = runner.ref_times_us(recorded, flat).astype(np.float64)
-        ratios = np.where(np.isnan(times), REWARD_MIN, np.log(refs / times))
-        runner.charge(recorded, flat)
-        statuses = list(Status)
-        codes = runner.statuses(recorded, flat)
-        return [
-            Outcome(
-                ratio, time_us, statuses[code - 1], "" if statuses[code - 1] is Status.CORRECT else "as recorded", None
-            )
-            for ratio, time_us, code in zip(ratios.tolist(), times.tolist(), codes.tolist(), strict=True)
+        passed = ~np.isnan(times)
+        runner.charge(recorded[passed], flat[passed])
+        with np.errstate(invalid="ignore"):
+            ratios = np.log(runner.ref_times_us(recorded, flat).astype(np.float64) / times)
+        pdl = runner.recording.pdl
+        outcomes = [
+            Outcome(ratio, time_us, Status.CORRECT, "", None, pdl)
+            for ratio, time_us in zip(ratios.tolist(), times.tolist(), strict=True)
         ]
+        for row in np.flatnonzero(~passed).tolist():
+            problem, config = self.problems[index[row]], self.space.from_flat(int(flat[row]))
+            outcomes[row] = _outcome(runner.run(problem, [config])[0], runner.reference_us(problem))
+        return outcomes
 
     def _measured(self, index: Ints, flat: Ints) -> list[Outcome]:
         """One runner call per problem: it builds the batch in parallel and interleaves it with the reference."""
@@ -166,7 +175,8 @@ class Scorer:
 
 def _outcome(measured: Measurement, reference_us: float) -> Outcome:
     time_us = measured.median_us if measured.ok else math.nan
-    return Outcome(log_ratio(measured, reference_us), time_us, measured.status, measured.reason, measured.registers)
+    ratio = log_ratio(measured, reference_us)
+    return Outcome(ratio, time_us, measured.status, measured.reason, measured.registers, measured.pdl)
 
 
 def _replay_index(runner: Runner, problems: Sequence[Problem]) -> Ints:

@@ -18,13 +18,15 @@ from stable_baselines3.common.logger import Logger, configure
 from cudal2.errors import UsageError
 from cudal2.problem import Problem
 from cudal2.progress import Progress
+from cudal2.records.fingerprint import Fingerprint
 from cudal2.rl import run_dir as layout
-from cudal2.rl.best import Found, found, write_table
+from cudal2.rl.best import Found, found, write_tables
 from cudal2.rl.checkpoint import Checkpoint, latest, load, rng_state, save, set_rng_state
 from cudal2.rl.policy import AutoregressivePolicy, bind_masks
 from cudal2.rl.train_callback import Row, RunCallback
 from cudal2.rl.vec_env import HgemmVecEnv
 from cudal2.runners.base import Runner
+from cudal2.runners.replay import ReplayRunner
 from cudal2.settings import TrainSettings
 
 
@@ -34,7 +36,7 @@ class TrainResult:
 
     Attributes:
         run_dir: Its directory.
-        table_path: The kernel table.
+        table_paths: The kernel tables: ``table.json``, or one per accumulator and layout.
         checkpoint_path: The last checkpoint.
         steps: Environment steps of the whole run, earlier parts included.
         distinct: Unique configurations measured, failures included.
@@ -45,7 +47,7 @@ class TrainResult:
     """
 
     run_dir: Path
-    table_path: Path
+    table_paths: tuple[Path, ...]
     checkpoint_path: Path
     steps: int
     distinct: int
@@ -53,6 +55,11 @@ class TrainResult:
     curve: tuple[Row, ...]
     elapsed_s: float
     steps_per_s: float
+
+    @property
+    def table_path(self) -> Path:
+        """The kernel table; the first of several."""
+        return self.table_paths[0]
 
 
 def train(
@@ -65,6 +72,7 @@ def train(
     steps: int | None = None,
     problems: Sequence[Problem] | None = None,
     horizon: int = 1,
+    fingerprint: Fingerprint | None = None,
     progress: bool = True,
 ) -> TrainResult:
     """Trains a policy, or continues a run to ``steps`` in all.
@@ -81,6 +89,7 @@ def train(
         steps: Instead of the settings' steps; rounded up to whole rollouts.
         problems: Problems to train on; by default all the runner has.
         horizon: Steps per episode.
+        fingerprint: Environment of the measurements, for the table; a recording has its own.
         progress: Show how far it has got, on stderr.
 
     Raises:
@@ -92,7 +101,8 @@ def train(
         raise UsageError(f"steps = {settings.steps}: give at least 1")
     layout.prepare(run_dir, resume)
     with _one_thread():
-        return _Run(settings, runner, run_dir, resume, tuple(problems or runner.problems), horizon).train(progress)
+        run = _Run(settings, runner, run_dir, resume, tuple(problems or runner.problems), horizon, fingerprint)
+        return run.train(progress)
 
 
 @contextmanager
@@ -117,7 +127,9 @@ class _Run:
         resume: bool,
         problems: tuple[Problem, ...],
         horizon: int,
+        fingerprint: Fingerprint | None,
     ) -> None:
+        self.fingerprint = _fingerprint(runner, fingerprint)
         self.settings = settings
         self.run_dir = run_dir
         self.identity = layout.identity(settings, runner, problems, horizon)
@@ -145,12 +157,12 @@ class _Run:
                     self.model.learn(missing, callback=callback, reset_num_timesteps=not began_steps)
                     callback.finish_rollout()
         finally:
-            path = self._save()
+            tables = self._save()
         elapsed_s = time.perf_counter() - began_s
         speed = (self.model.num_timesteps - began_steps) / elapsed_s
-        best = found(self.env.scorer)
-        table, steps, distinct = self.run_dir / layout.TABLE, self.model.num_timesteps, self.env.scorer.distinct
-        return TrainResult(self.run_dir, table, path, steps, distinct, best, tuple(self.curve), elapsed_s, speed)
+        best, distinct = found(self.env.scorer), self.env.scorer.distinct
+        steps, path = self.model.num_timesteps, latest(self.run_dir)
+        return TrainResult(self.run_dir, tables, path, steps, distinct, best, tuple(self.curve), elapsed_s, speed)
 
     def _at_boundary(self) -> None:
         self._boundary = self._snapshot()
@@ -175,12 +187,13 @@ class _Run:
             identity=self.identity,
         )
 
-    def _save(self) -> Path:
-        path = save(self._boundary, self.run_dir / layout.CHECKPOINTS)
+    def _save(self) -> tuple[Path, ...]:
+        # An interrupt before the first update leaves nothing to continue from, but perhaps measurements for the table.
+        if self._boundary.steps:
+            save(self._boundary, self.run_dir / layout.CHECKPOINTS)
         self._saved_steps = self._boundary.steps
         layout.write_curve(self.run_dir, self._boundary.trainer["curve"])
-        write_table(self.env.scorer, self.run_dir / layout.TABLE)
-        return path
+        return write_tables(self.env.scorer, self.fingerprint, self.run_dir)
 
     def _restore(self, saved: Checkpoint) -> None:
         model = self.model
@@ -192,6 +205,14 @@ class _Run:
         model._last_episode_starts = np.array(saved.trainer["episode_starts"], np.bool_)
         self.curve.extend(saved.trainer["curve"])
         set_rng_state(saved.rng)
+
+
+def _fingerprint(runner: Runner, given: Fingerprint | None) -> Fingerprint:
+    if given is not None:
+        return given
+    if isinstance(runner, ReplayRunner):
+        return runner.recording.fingerprint
+    raise UsageError("a live run needs the fingerprint of its environment, for the table it leaves")
 
 
 def make_model(settings: TrainSettings, env: HgemmVecEnv) -> PPO:
