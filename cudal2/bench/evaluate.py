@@ -26,6 +26,7 @@ from cudal2.records.measurement import PROTOCOL_VERSION, Measurement, Status
 from cudal2.settings import BenchSettings
 from cudal2.space.config import KernelConfig
 from cudal2.space.space import SearchSpace
+from cudal2.table import KernelTable
 
 #: The CSV columns of CUDA-L2, each a speed-up of ours; ``max`` is against the better of the two layouts.
 CSV_COLUMNS = {
@@ -93,6 +94,20 @@ def default_configs(problem: Problem, space: SearchSpace) -> list[KernelConfig]:
             f"{problem.mnk}: no default configuration is legal ({reasons[0]}): give one with --config"
         )
     return legal
+
+
+def table_configs(problem: Problem, table: KernelTable, space: SearchSpace) -> tuple[list[KernelConfig], str]:
+    """What the table says to run, with a line that says why; default configurations where it has none of ours.
+
+    Raises:
+        NothingValidError: Neither has anything legal.
+    """
+    entry = table.best(problem.m, problem.n, problem.k)
+    if entry is not None and entry.config is not None:
+        return [entry.config], f"{entry.config.name}, from the table's {entry.mnk}"
+    found = f"the table has {entry.baseline}" if entry is not None else "the table has nothing near"
+    configs = default_configs(problem, space)
+    return configs, f"{len(configs)} default configurations, since {found} for {problem.mnk}"
 
 
 def evaluate(

@@ -1,0 +1,121 @@
+"""Finals over many problems: the best searched configurations of each against every baseline, one record shard."""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from cudal2.bench.judge import FinalRequest, run_final
+from cudal2.bench.worker import Worker
+from cudal2.build.artifact import BuiltKernel
+from cudal2.build.pool import BuildPool
+from cudal2.codegen import build_key
+from cudal2.errors import WorkerError
+from cudal2.problem import Problem
+from cudal2.records.finals import group_finals
+from cudal2.records.measurement import Measurement
+from cudal2.records.shards import RecordLog
+from cudal2.settings import BenchSettings
+from cudal2.space.config import KernelConfig
+
+logger = logging.getLogger(__name__)
+
+Plan = Sequence[tuple[Problem, Sequence[KernelConfig]]]
+
+
+def best_configs(measurements: Iterable[Measurement], count: int) -> dict[Problem, list[KernelConfig]]:
+    """The ``count`` fastest correct configurations of each problem and PDL setting; the settings rank differently."""
+    times: dict[tuple[Problem, bool], dict[KernelConfig, float]] = defaultdict(dict)
+    for row in measurements:
+        if row.ok and row.config is not None:
+            column = times[row.problem, row.pdl]
+            column[row.config] = min(column.get(row.config, math.inf), row.median_us)
+    best: dict[Problem, list[KernelConfig]] = defaultdict(list)
+    for (problem, _), column in sorted(times.items()):
+        fastest = sorted(column, key=lambda config: (column[config], config))[:count]
+        best[problem] += [config for config in fastest if config not in best[problem]]
+    return dict(best)
+
+
+def already_judged(measurements: Iterable[Measurement]) -> set[Problem]:
+    """Problems that have a final with a kernel of ours in it."""
+    return {final.problem for final in group_finals(measurements) if final.ours is not None}
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How far a run of finals got.
+
+    Attributes:
+        judged: Problems with a final.
+        failed: Problems whose final could not be run to its end, with the reason.
+        left: Problems for which there was no time.
+    """
+
+    judged: tuple[Problem, ...]
+    failed: Mapping[Problem, str]
+    left: tuple[Problem, ...]
+
+
+def run_finals(
+    worker: Worker,
+    pool: BuildPool,
+    plan: Plan,
+    settings: BenchSettings,
+    log: RecordLog,
+    pdl: Sequence[bool] = (False, True),
+    on_final: Callable[[Problem, Sequence[Measurement]], None] = lambda problem, rows: None,
+    seconds: float | None = None,
+    clock: Callable[[], float] = time.monotonic,
+) -> Outcome:
+    """Judges problem after problem and appends every row; a problem that fails costs itself alone.
+
+    Args:
+        worker: The GPU.
+        pool: Builds, or finds built.
+        plan: Configurations by problem; a problem without any still gets its baselines.
+        settings: How a final is measured.
+        log: Where the rows go.
+        pdl: PDL columns of ours.
+        on_final: Called with each problem's rows.
+        seconds: Wall time after which no final begins.
+        clock: Source of monotonic seconds.
+    """
+    built = _build(pool, plan)
+    judged: list[Problem] = []
+    failed: dict[Problem, str] = {}
+    started = clock()
+    for at, (problem, configs) in enumerate(plan):
+        if seconds is not None and clock() - started >= seconds:
+            return Outcome(tuple(judged), failed, tuple(problem for problem, _ in plan[at:]))
+        candidates = tuple((config, built[problem, config]) for config in configs if (problem, config) in built)
+        try:
+            rows = run_final(worker, FinalRequest(problem, candidates, settings, tuple(pdl)))
+        except WorkerError as error:
+            logger.warning("%s: no final: %s", problem.mnk, error)
+            failed[problem] = str(error)
+            continue
+        log.append(rows)
+        judged.append(problem)
+        on_final(problem, rows)
+    return Outcome(tuple(judged), failed, ())
+
+
+def _build(pool: BuildPool, plan: Plan) -> dict[tuple[Problem, KernelConfig], BuiltKernel]:
+    """Cubins of the plan; a configuration without one is logged and left out."""
+    requests = {
+        (problem, config): (config, problem.acc, problem.layout) for problem, configs in plan for config in configs
+    }
+    results = pool.build(list(requests.values()))
+    built: dict[tuple[Problem, KernelConfig], BuiltKernel] = {}
+    for key, request in requests.items():
+        result = results[build_key(*request)]
+        if isinstance(result, BuiltKernel):
+            built[key] = result
+        else:
+            logger.warning("%s does not build and is left out: %s", request[0].name, result.reason)
+    return built
