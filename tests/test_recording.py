@@ -11,8 +11,7 @@ from fabricated_recording import FINGERPRINT, SHAPES, SPACE, made_up_recording, 
 from cudal2.errors import EnvironmentProblemError, RecordError
 from cudal2.problem import Problem
 from cudal2.records.measurement import Measurement, Status
-from cudal2.records.parquet import read_parquet
-from cudal2.records.recording import STATUS_CODES, Recording, bundled_recording
+from cudal2.records.recording import STATUS_CODES, Recording, bundled_recording, read_records
 from cudal2.records.shards import RecordLog
 from cudal2.settings import Limit
 from cudal2.space.space import SearchSpace
@@ -133,15 +132,17 @@ def test_the_reference_is_that_of_the_same_rounds_or_of_the_baseline_row(tiny_re
         without.reference_us(PROBLEM)
 
 
-def test_both_pdl_settings_need_a_choice(tiny_recording):
+def test_the_pdl_setting_with_more_rows_is_replayed_unless_one_is_named(tiny_recording, caplog):
     rows = [row for row in tiny_recording.measurements() if row.problem == PROBLEM]
     faster = [
         dataclasses.replace(row, pdl=True, times_us=tuple(time_us / 2 for time_us in row.times_us))
         for row in rows
         if row.config is not None
     ]
-    with pytest.raises(RecordError, match="say which"):
-        Recording.from_measurements(rows + faster, [FINGERPRINT])
+    with caplog.at_level("INFO", "cudal2"):
+        assert Recording.from_measurements(rows + faster, [FINGERPRINT]).pdl is True
+        assert Recording.from_measurements(rows + faster[:-1], [FINGERPRINT]).pdl is False
+    assert "replaying those without" in caplog.text
     with_pdl, without = (Recording.from_measurements(rows + faster, [FINGERPRINT], pdl=pdl) for pdl in (True, False))
     np.testing.assert_allclose(with_pdl.times_us * 2, without.times_us)
 
@@ -223,4 +224,11 @@ def test_the_shipped_recordings_fit_and_load_fast():
 def test_ten_thousand_rows_stay_small(tiny_recording, published):
     rows = pq.read_metadata(published).num_rows
     assert published.stat().st_size / rows * 10_000 < 8 * 2**20
-    assert len(read_parquet(published)) == rows == sum(1 for _ in tiny_recording.measurements())
+
+
+def test_records_read_the_same_from_shards_and_from_a_published_file(tiny_recording, published, tmp_path):
+    with RecordLog(tmp_path, FINGERPRINT) as log:
+        log.append(tiny_recording.measurements())
+    shards, table = read_records(tmp_path), read_records(published)
+    assert table.measurements == shards.measurements == tuple(tiny_recording.measurements())
+    assert table.fingerprints == shards.fingerprints == (FINGERPRINT,)

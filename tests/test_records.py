@@ -142,7 +142,7 @@ rows = [made_up_row(problem, config) for config in SearchSpace(settings=SPACE).e
 log = RecordLog(Path(sys.argv[1]), FINGERPRINT)
 print("writing", flush=True)
 for row in itertools.cycle(rows):
-    log.append([row])
+    log.write(row)
 """
 
 

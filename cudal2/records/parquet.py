@@ -194,13 +194,3 @@ def measurement_at(table: pa.Table, row: int) -> Measurement:
     values["times_us"] = tuple(values["times_us"])
     values["ref_times_us"] = tuple(values["ref_times_us"])
     return Measurement(problem=problem, config=None if axes["tile_m"] is None else KernelConfig(**axes), **values)
-
-
-def read_parquet(path: Path) -> list[Measurement]:
-    """All rows of a published file.
-
-    Raises:
-        RecordError: As :func:`read_table`.
-    """
-    table, _ = read_table(path)
-    return [measurement_at(table, row) for row in range(table.num_rows)]

@@ -5,6 +5,7 @@ Everything in it was measured: a cell without a row stays empty, and nothing is 
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -23,9 +24,11 @@ from cudal2.records.finals import LAYOUT_SUFFIXES, REFERENCE
 from cudal2.records.fingerprint import Fingerprint
 from cudal2.records.measurement import Measurement, Mode, Status
 from cudal2.records.parquet import AXIS_NAMES, RecordingMetadata, measurement_at, read_table, to_table, write_parquet
-from cudal2.records.shards import read_shards
+from cudal2.records.shards import Shards, read_shards
 from cudal2.settings import SpaceSettings
 from cudal2.space.space import SearchSpace
+
+logger = logging.getLogger(__name__)
 
 #: Status code of a cell; 0 is "not recorded".
 STATUS_CODES = {status: code for code, status in enumerate(Status, start=1)}
@@ -69,7 +72,7 @@ class Recording:
         Args:
             path: A ``.parquet`` file, a directory of shards or one ``.jsonl``.
             mode: Which protocol mode to replay.
-            pdl: Which PDL setting to replay; needed only if the file holds both.
+            pdl: Which PDL setting to replay; by default the one with more rows, and with PDL if they are as many.
             allow_mixed: Accept shards whose fingerprints differ.
 
         Raises:
@@ -224,6 +227,19 @@ def describe(
     return RecordingMetadata(fingerprints, space.arch.name, replace(space.settings, axes=axes))
 
 
+def read_records(path: Path, allow_mixed: bool = False) -> Shards:
+    """Every row of a published file, a directory of shards or one shard, whatever its mode and PDL setting.
+
+    Raises:
+        RecordError: As :func:`~cudal2.records.shards.read_shards` and :func:`~cudal2.records.parquet.read_table`.
+    """
+    path = Path(path)
+    if path.is_dir() or path.suffix == ".jsonl":
+        return read_shards(path, allow_mixed)
+    table, metadata = read_table(path)
+    return Shards(metadata.fingerprints, tuple(measurement_at(table, row) for row in range(table.num_rows)))
+
+
 def bundled_recording(acc: Acc = "fp32") -> Path:
     """The recording shipped with the package for one accumulator: ``data/recordings/*_<acc>*.parquet``.
 
@@ -247,14 +263,16 @@ def _select(table: pa.Table, mode: Mode, pdl: bool | None) -> tuple[NDArray[np.i
     """Row numbers of our kernels in this mode, and the PDL setting they share."""
     ours = ~_is_baseline(table) & (mapped(table, "mode", {mode: 1}) == 1)
     pdls = numbers(table, "pdl") != 0
-    settings = sorted(set(pdls[ours].tolist()))
-    if pdl is None and len(settings) > 1:
-        raise RecordError("the recording holds rows with and without PDL: say which (pdl=True or False)")
-    chosen = settings[0] if pdl is None and settings else bool(pdl)
+    with_pdl = int(np.count_nonzero(ours & pdls))
+    chosen = 2 * with_pdl >= np.count_nonzero(ours) if pdl is None else pdl
+    if pdl is None and 0 < with_pdl < np.count_nonzero(ours):
+        logger.info(
+            "the recording holds rows with and without PDL: replaying those %s", "with" if chosen else "without"
+        )
     rows = np.flatnonzero(ours & (pdls == chosen))
     if not rows.size:
         raise RecordError(f"no kernel of mode '{mode}', pdl {'any' if pdl is None else pdl}, is in this recording")
-    return rows, chosen
+    return rows, bool(chosen)
 
 
 def _is_baseline(table: pa.Table) -> NDArray[np.bool_]:

@@ -60,11 +60,19 @@ class RecordLog:
         self._write(header)
         os.fsync(self._fd)
 
-    def append(self, measurements: Iterable[Measurement]) -> None:
-        """Writes each measurement as it comes, in one unbuffered write per line, then makes the batch durable."""
-        for measurement in measurements:
-            self._write({"kind": "measurement", **measurement.to_dict()})
+    def write(self, measurement: Measurement) -> None:
+        """Writes one line unbuffered: it outlives this process; only a crash of the machine can still lose it."""
+        self._write({"kind": "measurement", **measurement.to_dict()})
+
+    def sync(self) -> None:
+        """Makes what was written outlive the machine; costs milliseconds, so once per batch."""
         os.fsync(self._fd)
+
+    def append(self, measurements: Iterable[Measurement]) -> None:
+        """Writes a batch, each row as it comes, and syncs."""
+        for measurement in measurements:
+            self.write(measurement)
+        self.sync()
 
     def close(self) -> None:
         """Closes the shard; closing twice is harmless."""
