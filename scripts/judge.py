@@ -1,0 +1,98 @@
+"""Judges the best recorded configurations of each shape against every baseline on this machine's GPU.
+
+    python scripts/judge.py RECORDS --out cudal2/data/finals [--top 2] [--minutes 9]
+
+RECORDS is a .parquet recording or a directory of shards. Each shape's fastest configurations, per PDL setting, meet
+torch.matmul, cuBLAS and cuBLASLt in shuffled interleaved rounds; every row is appended to a new shard in --out. Shapes
+that have a final there are left out, so that the same command goes on where it stopped.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from cudal2.build.cache import BuildCache
+from cudal2.build.pool import BuildPool
+from cudal2.cli.output import note
+from cudal2.errors import Cudal2Error
+from cudal2.problem import Problem
+from cudal2.records.measurement import Measurement
+from cudal2.records.recording import read_records
+from cudal2.records.shards import RecordLog, read_shards
+from cudal2.report.summary import details
+from cudal2.runners.finals import already_judged, best_configs, run_finals
+from cudal2.runners.local import LocalRunner
+from cudal2.settings import load_bench, load_shapes
+from cudal2.space.space import SearchSpace
+
+
+def main() -> None:
+    """Plans, judges, says how it went."""
+    arguments = parse()
+    best = best_configs(read_records(arguments.records).measurements, arguments.top)
+    done = (
+        already_judged(read_shards(arguments.out, allow_mixed=True).measurements) if shards_in(arguments.out) else set()
+    )
+    wanted = set(load_shapes(arguments.shapes_file).shapes) if arguments.shapes_file else None
+    plan = [
+        (problem, configs)
+        for problem, configs in sorted(best.items())
+        if problem not in done and problem.acc == arguments.acc and (wanted is None or problem.mnk in wanted)
+    ]
+    note(f"{len(plan)} finals to run, {len(done)} run before")
+    settings, cache = load_bench(arguments.bench), BuildCache(arguments.cache_dir)
+    columns = {"off": (False,), "on": (True,), "both": (False, True)}[arguments.pdl]
+    seconds = arguments.minutes * 60.0 if arguments.minutes else None
+    with (
+        LocalRunner(SearchSpace(), settings=settings, device_index=arguments.device, cache=cache) as runner,
+        BuildPool(cache, runner.toolchain) as pool,
+        RecordLog(arguments.out, runner.fingerprint(), {"command": "scripts/judge.py", "top": arguments.top}) as log,
+    ):
+        outcome = run_finals(runner.worker, pool, plan, settings, log, columns, say, seconds)
+    note(f"{len(outcome.judged)} judged, {len(outcome.failed)} failed, {len(outcome.left)} left for another run")
+
+
+def parse() -> argparse.Namespace:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("records", type=Path, help="a .parquet recording, or a directory of shards")
+    parser.add_argument("--out", type=Path, required=True, help="directory of finals")
+    parser.add_argument("--top", type=int, default=2, help="configurations per shape and PDL setting (default 2)")
+    parser.add_argument("--acc", choices=("fp32", "fp16"), default="fp32", help="accumulator (default fp32)")
+    parser.add_argument("--pdl", choices=("on", "off", "both"), default="both", help="PDL columns (default both)")
+    parser.add_argument("--shapes-file", help="only these shapes: YAML, or a name in configs/shapes")
+    parser.add_argument("--bench", default="offline", help="how to time: YAML, or a name in configs/bench")
+    parser.add_argument("--minutes", type=float, help="begin no final after this long")
+    parser.add_argument("--device", type=int, default=0, help="which GPU (default 0)")
+    parser.add_argument("--cache-dir", type=Path, help="build cache (default: the user's)")
+    return parser.parse_args()
+
+
+def shards_in(directory: Path) -> bool:
+    """Whether there is anything to go on from."""
+    return any(directory.glob("*.jsonl"))
+
+
+def say(problem: Problem, rows: Sequence[Measurement]) -> None:
+    """One line per final and column."""
+    for key, detail in details(rows).items():
+        for shape in detail.shapes:
+            kernel = shape.ours.config.name if shape.ours.config else ""
+            found = shape.comparison
+            note(
+                f"{problem.mnk} {key}: {found.ratio:.3f} [{found.low:.3f}, {found.high:.3f}] {found.verdict}"
+                f" {shape.ours.median_us:.3f} us, {kernel}"
+            )
+        for mnk, reason in detail.unserved:
+            note(f"{mnk} {key}: none of ours ran: {reason}")
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except Cudal2Error as error:
+        note(f"judge: {error}")
+        sys.exit(error.exit_code)
