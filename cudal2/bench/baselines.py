@@ -36,13 +36,16 @@ class BothLayouts:
     def __init__(self, sets: BufferSets) -> None:
         self.sets = sets
         self._other: torch.Tensor | None = None
+        self._pointers: dict[Layout, list[tuple[int, int, int]]] = {}
 
     def pointers(self, layout: Layout) -> list[tuple[int, int, int]]:
-        """Addresses of A, B and C per set."""
-        own = layout == self.sets.problem.layout
-        b = [int(pointer) for pointer in self.sets.b_pointers] if own else self._other_pointers()
-        a, c = ([int(pointer) for pointer in pointers] for pointers in (self.sets.a_pointers, self.sets.c_pointers))
-        return list(zip(a, b, c, strict=True))
+        """Addresses of A, B and C per set; the same list each time, since hundreds of calls share thousands of sets."""
+        if layout not in self._pointers:
+            own = layout == self.sets.problem.layout
+            b = [int(pointer) for pointer in self.sets.b_pointers] if own else self._other_pointers()
+            a, c = ([int(pointer) for pointer in row] for row in (self.sets.a_pointers, self.sets.c_pointers))
+            self._pointers[layout] = list(zip(a, b, c, strict=True))
+        return self._pointers[layout]
 
     def b(self, layout: Layout, index: int) -> torch.Tensor:
         """B of a set as stored in that layout."""
