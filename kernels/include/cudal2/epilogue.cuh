@@ -163,12 +163,13 @@ template <class G>
 __device__ __forceinline__ void reduce_partials(const GemmParams& params, const float4* partials, int slice, int share, int row0,
                                                 int col0) {
   constexpr int kQuads = G::kBlocks * G::kTileN / 8;
-  constexpr int kShare = kQuads / G::kSplitK;
+  constexpr int kShare = (kQuads + G::kSplitK - 1) / G::kSplitK;  // the last slices may have less, or nothing
   const int row = row0 + threadIdx.x % kWarpGroup / 32 * 16 + threadIdx.x % 32 / 4;
   const int col = col0 + threadIdx.x % 4 * 2;
 #pragma unroll
   for (int s = 0; s < kShare; ++s) {
     const int quad = slice * kShare + s;
+    if (kQuads % G::kSplitK != 0 && quad >= kQuads) break;
     const uint32_t address = cute::cast_smem_ptr_to_uint(partials + quad * G::kConsumerThreads + threadIdx.x);
     float4 sum = make_float4(0.f, 0.f, 0.f, 0.f);
 #pragma unroll

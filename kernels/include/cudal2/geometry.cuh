@@ -55,7 +55,6 @@ struct Geometry : Config {
   static_assert(!kTmaStore || kStoreColumns >= 16, "a TMA store box is at least 32 bytes wide");
   static_assert(kSplitK == 1 || (!kPingpong && !kTmaStore), "split-K: cooperative, direct store");
   static_assert(kClusterSize <= 16, "no cluster is larger than 16 CTAs");
-  static_assert(kSplitK == 1 || (kBlocks * kTileN / 8) % kSplitK == 0, "every CTA of a split reduces as much as the others");
   static_assert(2 * kStages * 8 <= kBarrierBytes, "barriers outgrow their room");
   static_assert(Config::kThreads == kConsumerThreads + kProducerThreads, "threads disagree with the host");
   static_assert(Config::kSmemBytes == kAlignment + kBodyBytes + kEpilogueBytes + kBarrierBytes, "shared memory disagrees with the host");

@@ -113,18 +113,20 @@ __device__ __forceinline__ void load_stage(const Work<G>& work, const Smem<G>& s
 template <class G>
 __device__ __forceinline__ void produce(const Work<G>& work, const Smem<G>& smem) {
   StageCursor<G::kStages> cursor;
+  TileCoord tile = tile_at(work.params, work.first);  // its divisions hide behind the wait
   wait_for_previous_grid();
   allow_next_grid();  // its CTAs may take free slots now; they touch no operand before this grid has ended
   for (int t = work.first; t < work.tiles; t += work.stride) {
-    const TileCoord tile = tile_at(work.params, t);
     const int row = work.row(tile);
     const int col = work.col(tile);
+#pragma unroll 1  // unrolled copies only cost instruction cache
     for (int kt = work.k.begin; kt < work.k.end; ++kt) {
       EmptyBarrier::wait(smem.empty(cursor.stage), cursor.phase ^ 1);
       FullBarrier::arrive_and_expect_tx(smem.full(cursor.stage), G::kStageBytes);
       load_stage<G>(work, smem, cursor.stage, row, col, kt * G::kTileK);
       cursor.step();
     }
+    tile = tile_at(work.params, t + work.stride);
   }
 }
 
@@ -167,6 +169,7 @@ template <class G, class Acc>
 __device__ __forceinline__ void multiply_tile(const Work<G>& work, const Smem<G>& smem, int group, StageCursor<G::kStages>& cursor,
                                               Acc (&acc)[G::kBlocks]) {
   int previous = -1;
+#pragma unroll 1
   for (int kt = work.k.begin; kt < work.k.end; ++kt) {
     FullBarrier::wait(smem.full(cursor.stage), cursor.phase);
     fence_accumulators(acc);
