@@ -21,8 +21,17 @@ from cudal2.space.config import KernelConfig
 #: A configuration, or one array per axis.
 Choice = Any
 INT32_MAX = 2**31 - 1
-#: Registers a consumer thread needs beside its accumulators: addresses, descriptors, barrier phases.
-WORKING_REGISTERS = 40
+WARP = 32
+#: Registers a consumer thread needs beside its accumulators: addresses, descriptors, barrier phases. Measured over 1,280
+#: compiles (NVRTC 13.0): with 32 to spare at most 17 words spill (split-K 2); with 31 or less 393, or nothing compiles.
+WORKING_REGISTERS = 32
+#: Direct stores of 128 rows keep more addresses: with 40 to spare 256x192 fp32 spills 1316 bytes, 128x256 fp16 2432.
+DIRECT_WORKING_REGISTERS = 48
+#: Registers at entry with three consumers, and all that ptxas grants the operands of one wgmma, whatever setmaxnreg
+#: adds later: 192x224 (112 accumulators) does not compile (C7602, "register target of 138 or higher").
+THREE_CONSUMERS_CAP = 128
+#: Schedulers of a multiprocessor; each has a quarter of the registers for the warps it is dealt.
+PARTITIONS = 4
 #: Rows of one swizzle atom in shared memory; a multicast slice is whole atoms.
 SWIZZLE_ROWS = 8
 
@@ -66,8 +75,9 @@ _setmaxnreg = _lifted(geo.uses_setmaxnreg, "consumers", "ctas_per_sm")
 
 def register_cap(choice: Choice, arch: Arch) -> Any:
     """Registers one consumer thread may use, after setmaxnreg where it is used."""
-    share = arch.registers_per_sm // choice.ctas_per_sm // _threads(choice) // 8 * 8
-    moved = np.where(np.equal(choice.consumers, 2), geo.SETMAXNREG[2][1], geo.SETMAXNREG[3][1])
+    warps = geo.ceil_div(choice.ctas_per_sm * _threads(choice) // WARP, PARTITIONS)
+    share = arch.registers_per_sm // PARTITIONS // (warps * WARP) // 8 * 8
+    moved = np.where(np.equal(choice.consumers, 2), geo.SETMAXNREG[2][1], THREE_CONSUMERS_CAP)
     return np.where(_setmaxnreg(choice), moved, np.minimum(share, arch.registers_per_thread))
 
 
@@ -78,6 +88,11 @@ def _consumer_rows(choice: Choice) -> Any:
 def _accumulators(choice: Choice, problem: Problem) -> Any:
     elements = _consumer_rows(choice) * choice.tile_n // geo.WARP_GROUP
     return elements if problem.acc == "fp32" else elements // 2
+
+
+def _working_registers(choice: Choice) -> Any:
+    crowded = np.equal(choice.epilogue, "direct") & np.equal(_consumer_rows(choice), 128)
+    return np.where(crowded, DIRECT_WORKING_REGISTERS, WORKING_REGISTERS)
 
 
 def _tiles_m(choice: Choice, problem: Problem) -> Any:
@@ -132,12 +147,12 @@ def _alternates(c: Choice, problem: Problem, arch: Arch) -> Any:
 
 
 def _fits_registers(c: Choice, problem: Problem, arch: Arch) -> Any:
-    return _accumulators(c, problem) + WORKING_REGISTERS <= register_cap(c, arch)
+    return _accumulators(c, problem) + _working_registers(c) <= register_cap(c, arch)
 
 
 def _fits_registers_reason(c: KernelConfig, problem: Problem, arch: Arch) -> str:
-    needed, cap = int(_accumulators(c, problem)), int(register_cap(c, arch))
-    return f"{needed} accumulator and {WORKING_REGISTERS} working registers per thread exceed the {cap} it has"
+    needed, working, cap = int(_accumulators(c, problem)), int(_working_registers(c)), int(register_cap(c, arch))
+    return f"{needed} accumulator and {working} working registers per thread exceed the {cap} it has"
 
 
 def _fits_smem(c: Choice, problem: Problem, arch: Arch) -> Any:
@@ -284,7 +299,7 @@ RULES: tuple[Rule, ...] = (
     Rule("consumers_split_tile", ("tile_m", "schedule", "consumers"), _splits_tile, _splits_tile_reason),
     Rule(
         "accumulator_registers",
-        ("tile_m", "tile_n", "schedule", "consumers", "ctas_per_sm"),
+        ("tile_m", "tile_n", "schedule", "consumers", "epilogue", "ctas_per_sm"),
         _fits_registers,
         _fits_registers_reason,
     ),
