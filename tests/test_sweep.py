@@ -41,7 +41,7 @@ def space() -> SearchSpace:
 def test_a_sweep_measures_every_legal_configuration_once(space: SearchSpace) -> None:
     runner = CountingRunner()
     work = [(problem, pending(space, problem, set())) for problem in PROBLEMS]
-    assert sweep(runner, work, lambda problem, rows: None)
+    assert sweep(runner, work)
     assert len(runner.asked) == len(set(runner.asked)) == sum(space.legal_count(problem) for problem in PROBLEMS)
 
 
@@ -61,5 +61,5 @@ def test_the_order_is_shuffled(space: SearchSpace) -> None:
 def test_time_ends_a_sweep_between_batches(space: SearchSpace) -> None:
     runner, seconds = CountingRunner(), iter([0.0, 0.0, 5.0, 10.0])
     work = [(PROBLEMS[1], pending(space, PROBLEMS[1], set()))]
-    assert not sweep(runner, work, lambda problem, rows: None, seconds=10.0, clock=lambda: next(seconds))
+    assert not sweep(runner, work, seconds=10.0, clock=lambda: next(seconds))
     assert len(runner.asked) == 2 * BATCH

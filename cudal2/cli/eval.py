@@ -4,20 +4,33 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from cudal2.cli import arguments as shared
 from cudal2.cli.backend import require_gpu
-from cudal2.errors import UsageError
+from cudal2.cli.output import note, print_json, print_table
+from cudal2.errors import NothingValidError, TableError, UsageError
 from cudal2.problem import Problem
+from cudal2.settings import load_bench
+from cudal2.space.config import KernelConfig
+
+if TYPE_CHECKING:
+    from cudal2.bench.evaluate import Evaluation
+    from cudal2.build.artifact import BuiltKernel
+    from cudal2.records.fingerprint import Fingerprint
+    from cudal2.runners.local import LocalRunner
 
 _EPILOG = """examples:
   ./eval_one_file.sh --mnk 64_4096_64 --acc_precise fp32 --device_type h200 --warmup_seconds 5 \\
       --benchmark_seconds 10 --base_dir ./results --gpu_device_id 0 --mode offline
   cudal2 eval --mnk 64_4096_64 --config 64x32x64_s2_coop1_c2x1_k1_tma_o1_m1
 
-Writes M_N_K.json and the CUDA-L2 columns as M_N_K.csv into --base_dir; deletes nothing. Exit code 1: a wrong kernel."""
+Writes JSON with every raw time, and the CUDA-L2 columns as CSV, into --base_dir; deletes and replaces nothing.
+Exit code 1: a kernel of ours computed something wrong, and then nothing is timed."""
 
+PDL_COLUMNS = {"off": (False,), "on": (True,), "both": (False, True)}
+#: Time, not this, ends a benchmark.
+MAX_ROUNDS = 1_000
 #: GPU names that --device_type may promise, and the compute capability they stand for.
 DEVICE_TYPES = {"h100": "9.0", "h200": "9.0", "gh200": "9.0", "h20": "9.0", "a100": "8.0", "3090": "8.6"}
 
@@ -80,7 +93,98 @@ def seconds(text: str) -> float:
 def run(arguments: argparse.Namespace) -> int:
     """Runs the command."""
     problem = Problem.parse(arguments.mnk, arguments.acc_precise, arguments.layout)
+    settings = load_bench(arguments.bench)
     if arguments.mode == "server":
         raise UsageError("--mode server is not available in this version; use --mode offline")
+    given = [_legal(shared.config(text), problem) for text in arguments.config or ()]
     require_gpu(arguments.gpu_device_id)
-    raise UsageError(f"eval of {problem.mnk} is not wired yet")
+    from cudal2.bench.evaluate import evaluate, write
+    from cudal2.bench.rounds import RoundLimits
+    from cudal2.runners.local import LocalRunner
+    from cudal2.space.space import SearchSpace
+
+    limits = RoundLimits(MAX_ROUNDS, arguments.warmup_seconds, arguments.benchmark_seconds, settings.seed)
+    device, cache = arguments.gpu_device_id, shared.build_cache(arguments)
+    with LocalRunner(SearchSpace(), settings=settings, device_index=device, cache=cache) as runner:
+        environment = runner.fingerprint()
+        if arguments.device_type not in environment.gpu.lower():
+            note(f"--device_type {arguments.device_type}, but GPU {device} is {environment.gpu}: reported as that")
+        configs = given or _from_table(arguments, problem, environment)
+        candidates = _built(configs, problem, runner)
+        evaluation = evaluate(runner.worker, problem, candidates, settings, PDL_COLUMNS[arguments.pdl], limits)
+    paths = write(evaluation, arguments.base_dir, environment.to_dict())
+    _print(evaluation, environment.to_dict(), arguments.json)
+    for path in paths:
+        note(f"written: {path}")
+    return 0
+
+
+def _legal(config: KernelConfig, problem: Problem) -> KernelConfig:
+    from cudal2.space.space import SearchSpace
+
+    reasons = SearchSpace().explain(config, problem)
+    if reasons:
+        raise UsageError(f"{config.name} is illegal for {problem.mnk}: {reasons[0]}")
+    return config
+
+
+def _from_table(arguments: argparse.Namespace, problem: Problem, environment: Fingerprint) -> list[KernelConfig]:
+    """What the table says to run; a few of different kinds where there is no table for this GPU."""
+    from cudal2.bench.evaluate import default_configs, table_configs
+    from cudal2.space.space import SearchSpace
+    from cudal2.table import Device, KernelTable
+
+    device = Device.from_fingerprint(environment)
+    try:
+        table = KernelTable.load(arguments.table, device, problem.acc, problem.layout)
+    except TableError as error:
+        if arguments.table:
+            raise
+        note(f"{error}; trying default configurations")
+        return default_configs(problem, SearchSpace())
+    configs, why = table_configs(problem, table, SearchSpace())
+    note(why)
+    return configs
+
+
+def _built(
+    configs: list[KernelConfig], problem: Problem, runner: LocalRunner
+) -> list[tuple[KernelConfig, BuiltKernel]]:
+    from cudal2.build.artifact import BuiltKernel
+    from cudal2.build.pool import build_all
+    from cudal2.codegen import build_key
+
+    requests = [(config, problem.acc, problem.layout) for config in configs]
+    results = build_all(requests, runner.cache, runner.toolchain)
+    candidates = []
+    for config in configs:
+        result = results[build_key(config, problem.acc, problem.layout)]
+        if isinstance(result, BuiltKernel):
+            candidates.append((config, result))
+        else:
+            note(f"{config.name} does not build: {result.reason} (log: {result.log_path})")
+    if not candidates:
+        raise NothingValidError(f"{problem.mnk}: no candidate builds; the lines above say why")
+    return candidates
+
+
+def _print(evaluation: Evaluation, environment: dict[str, Any], as_json: bool) -> None:
+    """Every contestant's median, fastest first, and ours against it with the 95 % interval."""
+    from cudal2.bench.evaluate import to_dict
+    from cudal2.records.finals import compare
+
+    if as_json:
+        print_json(to_dict(evaluation, environment))
+        return
+    rows: list[tuple[Any, ...]] = []
+    for final in evaluation.finals:
+        ours, pdl = final.ours, "on" if final.pdl else "off"
+        for row in sorted((row for row in final.rows if row.ok), key=lambda row: row.median_us):
+            found = compare(ours.times_us, row.times_us) if ours is not None and row is not ours else None
+            interval = (
+                (found.ratio, f"{found.low:.3f}..{found.high:.3f}", found.verdict) if found else (None, None, None)
+            )
+            name = row.config.name if row.config is not None else row.contestant
+            rows.append((pdl, name, row.median_us, row.problem.flops / row.median_us / 1e6, *interval))
+        rows += [(pdl, row.contestant, None, None, None, None, row.reason) for row in final.rows if not row.ok]
+    print_table(("pdl", "contestant", "median_us", "tflops", "ours_is", "95%", "verdict"), rows)

@@ -13,7 +13,6 @@ from cudal2.cli.runners import add_gpu, open_gpu
 from cudal2.errors import NothingValidError, UsageError
 
 if TYPE_CHECKING:
-    from cudal2.problem import Problem
     from cudal2.records.measurement import Measurement
     from cudal2.runners.sweep import Done
 
@@ -71,16 +70,16 @@ def _record(arguments: argparse.Namespace) -> int:
     if not total and not done:
         raise NothingValidError("nothing to record: no configuration is legal; `cudal2 space --mnk M_N_K` says why")
     note(f"{total} measurements to make, {len(done)} made before")
-    opened = open_gpu(arguments, arguments.out)
     failed = 0
     with Progress("record", total) as progress:
 
-        def on_batch(problem: Problem, rows: list[Measurement]) -> None:
+        def show(row: Measurement) -> None:
             nonlocal failed
-            failed += sum(not row.ok for row in rows)
-            progress.advance(len(rows), f"{problem.mnk}, {failed} failed")
+            failed += not row.ok
+            progress.advance(note=f"{row.problem.mnk}, {failed} failed")
 
-        finished = sweep(opened.runner, work, on_batch, arguments.minutes * 60.0 if arguments.minutes else None)
+        with open_gpu(arguments, arguments.out, show) as opened:
+            finished = sweep(opened.runner, work, arguments.minutes * 60.0 if arguments.minutes else None)
     note(f"{arguments.out}: {'complete' if finished else 'not complete, the same command goes on'}")
     return 0
 

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,10 +15,11 @@ from cudal2.cli.backend import Backend, choose_backend
 from cudal2.cli.output import note
 from cudal2.errors import NothingValidError, UsageError
 from cudal2.problem import Problem
-from cudal2.settings import load_space
+from cudal2.settings import load_bench, load_space
 
 if TYPE_CHECKING:
     from cudal2.records.fingerprint import Fingerprint
+    from cudal2.records.measurement import Measurement
     from cudal2.runners.base import Runner
 
 
@@ -55,6 +59,25 @@ def add_gpu(parser: argparse.ArgumentParser) -> None:
     shared.add_cache(parser)
 
 
+@contextmanager
+def open_runner(arguments: argparse.Namespace, records: Path | None = None) -> Iterator[Opened]:
+    """The backend asked for, announced on stderr; closed with the block.
+
+    Raises:
+        UsageError: The arguments contradict each other.
+        EnvironmentProblemError: A GPU was asked for and there is none.
+    """
+    if arguments.recording and arguments.backend == "gpu":
+        raise UsageError("--recording is for replay; leave it out with --backend gpu")
+    backend, why = choose_backend("replay" if arguments.recording else arguments.backend, arguments.device)
+    note(why)
+    if backend == "replay":
+        yield open_replay(arguments)
+    else:
+        with open_gpu(arguments, records) as opened:
+            yield opened
+
+
 def open_replay(arguments: argparse.Namespace) -> Opened:
     """The recording, and those of its problems that were asked for; all of them if none were.
 
@@ -82,15 +105,31 @@ def open_replay(arguments: argparse.Namespace) -> Opened:
     return Opened("replay", runner, problems, recording.fingerprint)
 
 
-def open_gpu(arguments: argparse.Namespace, records: Path | None) -> Opened:
-    """A local runner; measurements are appended to ``records``."""
-    raise UsageError("gpu not wired yet")
+@contextmanager
+def open_gpu(
+    arguments: argparse.Namespace, records: Path | None, on_done: Callable[[Measurement], None] | None = None
+) -> Iterator[Opened]:
+    """This machine's GPU; measurements are appended to ``records``, if given, as they are made.
 
+    Raises:
+        UsageError: No shape was given.
+        WorkerError: The GPU's worker does not start.
+    """
+    from cudal2.runners.local import LocalRunner
 
-def open_runner(arguments: argparse.Namespace, records: Path | None = None) -> Opened:
-    """The backend asked for, announced on stderr."""
-    if arguments.recording and arguments.backend == "gpu":
-        raise UsageError("--recording is for replay; leave it out with --backend gpu")
-    backend, why = choose_backend("replay" if arguments.recording else arguments.backend, arguments.device)
-    note(why)
-    return open_replay(arguments) if backend == "replay" else open_gpu(arguments, records)
+    wanted = tuple(shared.problems(arguments))
+    with LocalRunner(
+        shared.search_space(arguments),
+        wanted,
+        settings=load_bench(arguments.bench),
+        pdl=arguments.pdl,
+        device_index=arguments.device,
+        cache=shared.build_cache(arguments),
+        jobs=arguments.jobs,
+        on_done=on_done,
+    ) as runner:
+        fingerprint = runner.fingerprint()
+        note(f"GPU: {fingerprint.gpu}, driver {fingerprint.driver}, {len(wanted)} problems, PDL {arguments.pdl}")
+        if records is not None:
+            runner.record_to(records, {"argv": sys.argv[1:]})
+        yield Opened("gpu", runner, wanted, fingerprint)

@@ -52,12 +52,12 @@ def run(arguments: argparse.Namespace) -> int:
 
     if arguments.strategy == "policy" and arguments.run_dir is None:
         raise UsageError("--strategy policy needs --run-dir, the run whose policy proposes")
-    opened = open_runner(arguments, arguments.records)
-    strategy = _strategy(arguments, opened)
-    results = [
-        search(arguments.strategy, strategy, opened.runner, problem, Budget(arguments.budget), arguments.seed)
-        for problem in track(opened.problems, arguments.strategy)
-    ]
+    with open_runner(arguments, arguments.records) as opened:
+        strategy = _strategy(arguments, opened)
+        results = [
+            search(arguments.strategy, strategy, opened.runner, problem, Budget(arguments.budget), arguments.seed)
+            for problem in track(opened.problems, arguments.strategy)
+        ]
     _print(results, arguments.json)
     if arguments.table:
         _merge(arguments, opened, results)

@@ -11,8 +11,6 @@ from cudal2.cli.output import note, print_json, print_table
 from cudal2.errors import NothingValidError
 
 if TYPE_CHECKING:
-    from cudal2.records.fingerprint import Fingerprint
-    from cudal2.records.measurement import Measurement
     from cudal2.table import KernelTable
 
 _EPILOG = """examples:
@@ -125,30 +123,19 @@ def _lookup(arguments: argparse.Namespace) -> int:
 
 
 def _make(arguments: argparse.Namespace) -> int:
+    from cudal2.records.recording import read_records
     from cudal2.table import KernelTable
 
     for path in arguments.records:
-        rows, fingerprint = _read(path, arguments.allow_mixed)
+        records = read_records(path, arguments.allow_mixed)
         table = KernelTable.from_measurements(
-            rows, fingerprint, arguments.acc, arguments.layout, evidence=arguments.evidence
+            records.measurements, records.fingerprints[0], arguments.acc, arguments.layout, evidence=arguments.evidence
         )
         if not len(table):
             raise NothingValidError(f"{path} holds no {arguments.acc} {arguments.layout} kernel")
         merged = table.save_merged(arguments.out)
     note(f"{arguments.out}: {len(merged)} shapes")
     return 0
-
-
-def _read(path: Path, allow_mixed: bool) -> tuple[list[Measurement], Fingerprint]:
-    if path.suffix == ".parquet":
-        from cudal2.records.recording import Recording
-
-        recording = Recording.load(path)
-        return list(recording.measurements()), recording.fingerprint
-    from cudal2.records.shards import read_shards
-
-    shards = read_shards(path, allow_mixed)
-    return list(shards.measurements), shards.fingerprints[0]
 
 
 def _merge(arguments: argparse.Namespace) -> int:

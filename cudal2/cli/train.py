@@ -55,23 +55,23 @@ def run(arguments: argparse.Namespace) -> int:
     """Runs the command."""
     run_dir = arguments.run_dir or Path("runs") / f"{datetime.now(timezone.utc):%Y%m%d-%H%M%S}"
     settings = load_train(arguments.settings)
-    opened = open_runner(arguments, run_dir / "records")
-    from cudal2.rl.train import train
+    with open_runner(arguments, run_dir / "records") as opened:
+        from cudal2.rl.train import train
 
-    # TensorBoard's absence of TensorFlow is nothing the reader can act on.
-    logging.getLogger("tensorboard").setLevel(logging.ERROR)
-    note(f"run directory: {run_dir}")
-    result = train(
-        settings,
-        opened.runner,
-        run_dir,
-        resume=arguments.resume,
-        seed=arguments.seed,
-        steps=arguments.steps,
-        problems=opened.problems,
-        horizon=arguments.horizon,
-        fingerprint=opened.fingerprint,
-    )
+        # TensorBoard's remark on TensorFlow is nothing the reader can act on.
+        logging.getLogger("tensorboard").setLevel(logging.ERROR)
+        note(f"run directory: {run_dir}")
+        result = train(
+            settings,
+            opened.runner,
+            run_dir,
+            resume=arguments.resume,
+            seed=arguments.seed,
+            steps=arguments.steps,
+            problems=opened.problems,
+            horizon=arguments.horizon,
+            fingerprint=opened.fingerprint,
+        )
     return _report(result, arguments.json)
 
 
@@ -81,7 +81,7 @@ def _report(result: TrainResult, as_json: bool) -> int:
         print_json(
             {
                 "run_dir": str(result.run_dir),
-                "table": str(result.table_path),
+                "tables": [str(path) for path in result.table_paths],
                 "steps": result.steps,
                 "measured": result.distinct,
                 "steps_per_s": round(result.steps_per_s, 1),
@@ -100,5 +100,6 @@ def _report(result: TrainResult, as_json: bool) -> int:
         raise NothingValidError(f"no candidate was valid in {result.steps} steps: {result.run_dir} has the records")
     geomean = math.exp(sum(math.log(found.speedup) for found in best) / len(best))
     note(f"geometric mean over {len(best)} shapes: {geomean:.3f}x cuBLASLt-AutoTuning (search figure, not a final one)")
-    note(f"table: {result.table_path}")
+    for path in result.table_paths:
+        note(f"table: {path}")
     return 0

@@ -34,7 +34,6 @@ def pending(space: SearchSpace, problem: Problem, done: Done, seed: int = 0) -> 
 def sweep(
     runner: Runner,
     work: Sequence[tuple[Problem, Sequence[KernelConfig]]],
-    on_batch: Callable[[Problem, list[Measurement]], None],
     seconds: float | None = None,
     clock: Callable[[], float] = time.monotonic,
 ) -> bool:
@@ -43,7 +42,6 @@ def sweep(
     Args:
         runner: Measures, and keeps the records.
         work: Configurations by problem, in order.
-        on_batch: Called with each batch as it is done.
         seconds: Wall time after which no batch begins; ``None`` for no limit.
         clock: Source of monotonic seconds.
 
@@ -55,5 +53,5 @@ def sweep(
         for first in range(0, len(configs), BATCH):
             if seconds is not None and clock() - started >= seconds:
                 return False
-            on_batch(problem, runner.run(problem, configs[first : first + BATCH]))
+            runner.run(problem, configs[first : first + BATCH])
     return True
