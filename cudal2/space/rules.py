@@ -22,8 +22,8 @@ from cudal2.space.config import KernelConfig
 Choice = Any
 INT32_MAX = 2**31 - 1
 WARP = 32
-#: Registers a consumer thread needs beside its accumulators: addresses, descriptors, barrier phases. Measured over 1,280
-#: compiles (NVRTC 13.0): with 32 to spare at most 17 words spill (split-K 2); with 31 or less 393, or nothing compiles.
+#: Registers a consumer thread needs beside its accumulators: addresses, descriptors, barrier phases. Measured over
+#: 1,280 compiles (NVRTC 13.0): with 32 to spare at most 17 words spill (split-K 2); with 31 or less 393, or nothing compiles.
 WORKING_REGISTERS = 32
 #: Direct stores of 128 rows keep more addresses: with 40 to spare 256x192 fp32 spills 1316 bytes, 128x256 fp16 2432.
 DIRECT_WORKING_REGISTERS = 48
