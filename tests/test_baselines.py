@@ -184,12 +184,16 @@ def test_cublaslt_is_asked_for_the_leaderboards_precision(fake_lt, acc, kind, ma
     assert len(calls) == 2, "the answer marked unusable is left out"
     assert calls[0].name == "cublaslt_heuristic_tn" and "rank=0" in calls[0].detail and "rank=2" in calls[1].detail
     assert "workspace=1002" in calls[1].detail
-    calls[1].enqueue(100, 200, 300, 9)
-    arguments = fake_lt.launched[0]
+    again = vendor.cublaslt("tn")
+    for call in (calls[0], again[0], calls[1]):
+        call.enqueue(100, 200, 300, 9)
+    pointers = [arguments[-4] for arguments in fake_lt.launched]
+    assert pointers[0] != pointers[1] and pointers[2] - pointers[0] == 2 * 96, "older answers stay valid"
+    arguments = fake_lt.launched[2]
     assert (arguments[3], arguments[5], arguments[8], arguments[10], arguments[-1]) == (200, 100, 300, 300, 9)
     assert arguments[-2] == 2**20
     vendor.close()
-    assert fake_lt.destroyed == 1 + 2 * 5
+    assert fake_lt.destroyed == 2 + 2 * 5
 
 
 def test_no_answer_is_a_reason_not_a_crash(fake_lt):

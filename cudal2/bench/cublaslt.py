@@ -123,10 +123,11 @@ class LtMatmul:
 
     def __init__(self, problem: Problem, layout: Layout, workspace_bytes: int) -> None:
         self._lt = bindings()[1]
-        self._precision = PRECISIONS[problem.acc]
+        precision = PRECISIONS[problem.acc]
+        self._one, self._zero = precision.one.ctypes.data, precision.zero.ctypes.data
         self._view = column_major(problem, layout)
         self._handle = self._lt.create()
-        self._desc = self._lt.matmul_desc_create(self._precision.compute, self._precision.scale)
+        self._desc = self._lt.matmul_desc_create(precision.compute, precision.scale)
         self._set(self._lt.matmul_desc_set_attribute, self._desc, self._attribute("TRANSA"), self._view.op_first)
         self._set(self._lt.matmul_desc_set_attribute, self._desc, self._attribute("TRANSB"), _OP_N)
         self._first, self._second, self._out = (
@@ -135,7 +136,7 @@ class LtMatmul:
         )
         self._workspace_bytes = workspace_bytes
         self._reduction = _EXACT_REDUCTION if problem.acc == "fp32" else _ANY_REDUCTION
-        self._results: np.ndarray[Any, Any] | None = None
+        self._kept: list[np.ndarray[Any, Any]] = []
 
     @property
     def version(self) -> int:
@@ -163,20 +164,20 @@ class LtMatmul:
             setter = lt.matmul_preference_set_attribute
             self._set(setter, preference, int(names.MAX_WORKSPACE_BYTES), self._workspace_bytes, np.uint64)
             self._set(setter, preference, int(names.REDUCTION_SCHEME_MASK), self._reduction, np.uint32)
-            self._results = np.zeros(count, dtype=lt.matmul_heuristic_result_dtype)
+            results = np.zeros(count, dtype=lt.matmul_heuristic_result_dtype)
             found = np.zeros(1, np.int32)
             lt.matmul_algo_get_heuristic(
                 self._handle, self._desc, self._first, self._second, self._out, self._out, preference, count,
-                self._results.ctypes.data, found.ctypes.data,
+                results.ctypes.data, found.ctypes.data,
             )  # fmt: skip
         finally:
             lt.matmul_preference_destroy(preference)
-        stride = self._results.itemsize
+        # Every algorithm ever handed out points into its own array.
+        self._kept.append(results)
+        stride = results.itemsize
         return [
-            Algorithm(
-                rank, self._results.ctypes.data + rank * stride, int(row["workspace_size"]), float(row["waves_count"])
-            )
-            for rank, row in enumerate(self._results[: int(found[0])])
+            Algorithm(rank, results.ctypes.data + rank * stride, int(row["workspace_size"]), float(row["waves_count"]))
+            for rank, row in enumerate(results[: int(found[0])])
             if row["state"] == 0
         ]
 
@@ -187,8 +188,8 @@ class LtMatmul:
             cuBLASLtError: The library refused.
         """
         self._lt.matmul(
-            self._handle, self._desc, self._precision.one.ctypes.data, b, self._first, a, self._second,
-            self._precision.zero.ctypes.data, c, self._out, c, self._out, algorithm.pointer, workspace,
+            self._handle, self._desc, self._one, b, self._first, a, self._second,
+            self._zero, c, self._out, c, self._out, algorithm.pointer, workspace,
             self._workspace_bytes, stream,
         )  # fmt: skip
 
