@@ -57,7 +57,7 @@ class KernelConfig:
 
     @property
     def build_name(self) -> str:
-        """Compile-time part, for example ``128x256x64_s4_coop2_c2x1_k1_tma_o1``; configurations that share it share a cubin."""
+        """Compile-time part, for example ``128x256x64_s4_coop2_c2x1_k1_tma_o1``; one cubin serves all that share it."""
         return (
             f"{self.tile_m}x{self.tile_n}x{self.tile_k}_s{self.stages}_{self.schedule}{self.consumers}"
             f"_c{self.cluster_m}x{self.cluster_n}_k{self.split_k}_{self.epilogue}_o{self.ctas_per_sm}"
@@ -89,5 +89,7 @@ class KernelConfig:
         names = {field.name for field in fields(cls)}
         if family != "sm90_ws" or set(values) != names:
             wrong = sorted(set(values) ^ names)
-            raise UsageError(f"configuration of family '{family}' has wrong or missing fields {wrong}: made by another version?")
+            raise UsageError(
+                f"configuration of family '{family}' has wrong or missing fields {wrong}: made by another version?"
+            )
         return cls(**values)
