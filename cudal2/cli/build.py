@@ -13,8 +13,8 @@ from cudal2.cli.output import note, print_json, print_table
 from cudal2.errors import NothingValidError
 
 _EPILOG = """examples:
-  cudal2 build --mnk 64_4096_64 --space smoke             every legal configuration of a narrowed space
-  cudal2 build --shapes-file record --space record --jobs 16
+  cudal2 build --mnk 64_4096_64 --space sm90_record         every legal configuration of a narrowed space
+  cudal2 build --shapes-file record32 --space sm90_record --jobs 16
   cudal2 build --mnk 256_256_256 --config 128x128x64_s4_coop2_c1x1_k1_tma_o1_m1"""
 
 
