@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -13,6 +15,7 @@ from cudal2.cli import main as cli
 from cudal2.cli.arguments import config
 from cudal2.cli.backend import gpu_problem
 from cudal2.errors import UsageError
+from cudal2.settings import load_shapes, load_space
 from cudal2.space.config import KernelConfig
 
 ROOT = Path(__file__).parents[1]
@@ -48,6 +51,23 @@ def test_the_root_help_lists_every_command(capsys: pytest.CaptureFixture[str]) -
         cli.main(["--help"])
     text = capsys.readouterr().out
     assert all(command in text for command in COMMANDS) and "exit codes" in text
+
+
+def examples() -> list[str]:
+    """Every one-line example of every command's help, without the remark behind it."""
+    lines = [line for module in cli.COMMANDS for line in module._EPILOG.splitlines()]
+    return [re.split(r"\s{3,}", line.strip())[0] for line in lines if line.startswith("  cudal2 ")]
+
+
+@pytest.mark.parametrize("example", examples())
+def test_the_examples_in_the_help_are_right(example: str) -> None:
+    arguments = cli.parser().parse_args(shlex.split(example)[1:])
+    if getattr(arguments, "space", None):
+        load_space(arguments.space)
+    if getattr(arguments, "shapes_file", None):
+        load_shapes(arguments.shapes_file)
+    named = getattr(arguments, "config", None) or []
+    assert all(config(name) for name in ([named] if isinstance(named, str) else named))
 
 
 BAD_INPUT = {

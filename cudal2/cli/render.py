@@ -12,8 +12,8 @@ from cudal2.errors import NothingValidError, UsageError
 from cudal2.space.config import KernelConfig
 
 _EPILOG = """examples:
-  cudal2 render --mnk 64_4096_64                                        the first legal configuration
-  cudal2 render --config 128x256x64_s4_coop2_c2x1_k1_tma_o1 --acc fp16  a configuration by name
+  cudal2 render --mnk 64_4096_64                                         the first legal configuration
+  cudal2 render --config 128x256x64_s4_coop2_c2x1_k1_tma_o1 --acc fp16   a configuration by name
   cudal2 render --mnk 64_4096_64 --out kernel.cu"""
 
 

@@ -1,0 +1,126 @@
+"""``cudal2 eval`` around the judge: exit codes, files, what it prints; the judge itself is scripted, no GPU needed."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from fabricated_finals import CONFIG, final_rows
+from fabricated_recording import FINGERPRINT
+
+import cudal2.bench.evaluate as judged
+import cudal2.runners.local as local
+from cudal2.bench.evaluate import Evaluation
+from cudal2.bench.rounds import RoundLimits
+from cudal2.cli import eval as command
+from cudal2.cli import main as cli
+from cudal2.errors import NothingValidError, WrongResultError
+from cudal2.problem import Problem
+from cudal2.settings import BenchSettings
+from cudal2.space.config import KernelConfig
+
+SHAPE = "256_256_256"
+BASELINES = {"torch": 4.0, "cublas_tn": 3.0, "cublas_nn": 5.0, "cublaslt_auto_tn": 2.4, "cublaslt_auto_nn": 2.6}
+
+
+class FakeRunner:
+    """A GPU that is not there."""
+
+    def __init__(self, *_: object, **__: object) -> None:
+        self.worker, self.cache, self.toolchain = SimpleNamespace(), None, None
+
+    def __enter__(self) -> FakeRunner:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def fingerprint(self):
+        return FINGERPRINT
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> dict[str, object]:
+    """What the command asked of the judge."""
+    seen: dict[str, object] = {}
+
+    def built(configs: list[KernelConfig], problem: Problem, runner: object):
+        return [(config, None) for config in configs]
+
+    def evaluate(worker: object, problem: Problem, candidates: Sequence, settings: BenchSettings, pdl, limits):
+        seen.update(problem=problem, configs=[config for config, _ in candidates], pdl=pdl, limits=limits)
+        rows = final_rows(problem.mnk, 2.0, BASELINES, pdl=False) + final_rows(problem.mnk, 1.5, BASELINES, pdl=True)
+        return Evaluation(problem, tuple(rows), (), settings, limits)
+
+    monkeypatch.setattr(command, "require_gpu", lambda device: None)
+    monkeypatch.setattr(command, "_built", built)
+    monkeypatch.setattr(local, "LocalRunner", FakeRunner)
+    monkeypatch.setattr(judged, "evaluate", evaluate)
+    return seen
+
+
+def call(tmp_path: Path, *arguments: str) -> int:
+    return cli.main(["eval", "--mnk", SHAPE, "--base_dir", str(tmp_path / "results"), *arguments])
+
+
+def test_it_writes_json_and_the_columns_of_cuda_l2(asked, tmp_path: Path) -> None:
+    assert call(tmp_path, "--warmup_seconds", "1", "--benchmark_seconds", "2") == 0
+    assert asked["pdl"] == (False, True) and asked["problem"] == Problem.parse(SHAPE)
+    assert isinstance(asked["limits"], RoundLimits)
+    assert (asked["limits"].warmup_s, asked["limits"].benchmark_s) == (1.0, 2.0)
+    written = {path.name: path.read_text() for path in (tmp_path / "results").iterdir()}
+    assert json.loads(written["256_256_256_fp32_offline.json"])["environment"]["gpu"] == FINGERPRINT.gpu
+    row = next(csv.DictReader(written["256_256_256_fp32_offline_pdl_off.csv"].splitlines()))
+    assert row["mnk"] == SHAPE and float(row["torch.matmul"]) == pytest.approx(2.0)
+    assert float(row["cuBLASLt-auto-tuning-max"]) == pytest.approx(1.2)
+    assert row["cuBLASLt-heuristic-tn"] == ""
+
+
+def test_running_twice_keeps_both(asked, tmp_path: Path) -> None:
+    assert call(tmp_path) == call(tmp_path) == 0
+    assert len(list((tmp_path / "results").glob("*.json"))) == 2
+
+
+def test_stdout_is_one_json_value_when_asked(asked, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert call(tmp_path, "--json") == 0
+    assert json.loads(capsys.readouterr().out)["problem"]["m"] == 256
+
+
+def test_the_printed_table_puts_losses_in_words(asked, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    call(tmp_path)
+    out = capsys.readouterr().out
+    assert CONFIG.name in out and "win" in out and "2.400" in out
+
+
+def test_named_configurations_come_before_the_table(asked, tmp_path: Path) -> None:
+    legal = replace(CONFIG, group=1, persistent=False)
+    assert call(tmp_path, "--config", legal.name) == 0
+    assert asked["configs"] == [legal]
+
+
+@pytest.mark.parametrize(
+    ("error", "code"), [(WrongResultError("wrong on purpose"), 1), (NothingValidError("nothing ran"), 3)]
+)
+def test_exit_codes(asked, error: Exception, code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def evaluate(*_: object) -> None:
+        raise error
+
+    monkeypatch.setattr(judged, "evaluate", evaluate)
+    assert call(tmp_path) == code
+    assert not (tmp_path / "results").exists()
+
+
+def test_an_illegal_configuration_is_refused_before_the_gpu(asked, tmp_path: Path) -> None:
+    assert cli.main(["eval", "--mnk", "64_64_60", "--config", CONFIG.name]) == 2
+    assert not asked
+
+
+def test_a_place_that_cannot_be_written(asked, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "results").write_text("a file")
+    assert call(tmp_path) == 2
+    assert "--base_dir" in capsys.readouterr().err.splitlines()[-1]
