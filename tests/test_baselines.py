@@ -247,7 +247,7 @@ class Refused(Exception):
 
 
 class FakeStopwatch:
-    """Times a contestant by the number in its detail."""
+    """Times a contestant by the number in its detail; a rough estimate carries the host's overhead."""
 
     stream = 1
 
@@ -255,7 +255,7 @@ class FakeStopwatch:
         self.times, self.open = times, 0
 
     def estimate_us(self, contestant, longest_us=float("inf")):
-        return self.times[contestant.detail]
+        return self.times[contestant.detail] + 6.0
 
     def graph(self, contestant, launches):
         self.open += 1
@@ -286,5 +286,6 @@ def test_tuning_drops_what_refuses_or_is_wrong_and_answers_per_layout():
     }
     assert chosen["tn"].call.detail == "rank=0 of=5"
     assert stopwatch.open == 0, "every graph is given back"
+    # rank=4 is nearly hopeless by its rough 10 us against rank=3's 5 us graph, and still the faster one.
     wrong |= {"rank=3", "rank=4"}
     assert set(tuner.choose(calls)) == {"tn"}
