@@ -21,7 +21,7 @@ from cudal2.bench.device import Clocks, DeviceInfo, describe
 from cudal2.bench.timing import TimedGraph, interleave, launches_for, too_fast
 from cudal2.build.artifact import BuiltKernel
 from cudal2.errors import EnvironmentProblemError
-from cudal2.launch.driver import context_fault
+from cudal2.launch.driver import context_fault, ensure_context
 from cudal2.launch.kernel import LoadedKernel
 from cudal2.problem import Problem
 from cudal2.records.measurement import Measurement, Status
@@ -94,6 +94,7 @@ class GpuSession:
         if not torch.cuda.is_available() or device_index >= torch.cuda.device_count():
             raise EnvironmentProblemError(f"torch sees no CUDA GPU number {device_index}")
         torch.cuda.set_device(device_index)
+        ensure_context(device_index)
         self.device = torch.device("cuda", device_index)
         self._stream = torch.cuda.Stream(self.device)  # type: ignore[no-untyped-call]
         torch.cuda.set_stream(self._stream)

@@ -1,0 +1,146 @@
+"""Kernels of the GPU tests: corners of the space, and kernels broken on purpose.
+
+Where the GPU machine cannot compile, fill a cache elsewhere and carry it over:
+
+    python tests/gpu/gpu_kernels.py DIR
+    CUDAL2_TEST_CACHE=DIR python -m pytest tests/gpu
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from cudal2.build.artifact import BuildResult
+from cudal2.build.cache import BuildCache, resolve_toolchain
+from cudal2.build.compiler import compile_source
+from cudal2.build.pool import BuildPool
+from cudal2.codegen import build_key, render
+from cudal2.paths import kernels_dir
+from cudal2.problem import Problem
+from cudal2.space.config import KernelConfig
+from cudal2.space.space import SearchSpace
+
+K = KernelConfig
+CORNERS = (
+    K(64, 32, 64, 2, "coop", 1, 1, 1, 1, "direct", 2, "m", 1, False),
+    K(64, 32, 64, 12, "coop", 1, 1, 1, 1, "tma", 1, "m", 1, False),
+    K(64, 64, 64, 4, "coop", 1, 1, 1, 1, "tma", 2, "n", 8, False),
+    K(64, 256, 64, 4, "coop", 1, 1, 1, 1, "tma", 1, "m", 8, True),
+    K(128, 128, 64, 4, "coop", 2, 2, 1, 1, "tma", 1, "m", 4, False),
+    K(128, 256, 64, 4, "coop", 2, 1, 2, 1, "tma", 1, "m", 8, True),
+    K(256, 128, 64, 4, "coop", 2, 2, 1, 1, "tma", 1, "n", 16, True),
+    K(192, 128, 64, 4, "coop", 3, 1, 1, 1, "tma", 1, "m", 2, False),
+    K(128, 192, 64, 4, "pingpong", 2, 2, 1, 1, "tma", 1, "m", 8, True),
+    K(64, 256, 64, 4, "pingpong", 2, 1, 1, 1, "tma", 1, "n", 4, True),
+    K(64, 96, 128, 3, "pingpong", 2, 1, 2, 1, "tma", 1, "m", 8, True),
+    K(128, 96, 128, 3, "coop", 2, 1, 1, 1, "direct", 1, "m", 8, False),
+    K(64, 160, 64, 5, "coop", 1, 1, 1, 1, "tma", 1, "m", 8, False),
+    K(64, 224, 64, 4, "coop", 1, 1, 1, 1, "direct", 1, "n", 2, True),
+    K(64, 64, 128, 4, "coop", 1, 1, 1, 8, "direct", 1, "m", 8, False),
+    K(128, 128, 64, 4, "coop", 2, 1, 1, 4, "direct", 1, "m", 1, False),
+    K(128, 64, 64, 6, "coop", 2, 1, 1, 2, "direct", 1, "n", 8, False),
+    K(128, 128, 64, 2, "coop", 2, 1, 1, 1, "tma", 2, "m", 8, True),
+)
+SHAPES = (
+    "123_456_200", "65_24_72", "1_64_64", "4096_64_64", "300_520_1000", "64_64_4096", "1024_1024_512", "2000_1000_512",
+)  # fmt: skip
+KINDS = tuple((acc, layout) for acc in ("fp32", "fp16") for layout in ("tn", "nn"))
+#: Rules that forbid what is only a worse spelling of another configuration; the kernel must be right all the same.
+HARMLESS = {"tile_k_padding", "stages_depth", "raster_single", "group_too_big", "persistent_single_wave"}
+
+#: What the broken kernels are made from: one CTA solves 64x64.
+VICTIM = K(64, 64, 64, 2, "coop", 1, 1, 1, 1, "direct", 1, "m", 1, False)
+CALL = "cudal2::sm90_ws<Config>(params);"
+_ONCE = "if (threadIdx.x == 0 && blockIdx.x == 0)"
+#: Name to (file below kernels/, what to replace, by what).
+FAULTS = {
+    "skips_last_k_tile": (
+        "include/cudal2/sm90_ws.cuh",
+        "const int k_tiles = (p.k + G::kTileK - 1) / G::kTileK;",
+        "const int k_tiles = (p.k + G::kTileK - 1) / G::kTileK - 1;",
+    ),
+    "writes_nothing": ("sm90_ws.cu.in", CALL, ""),
+    "hangs": ("sm90_ws.cu.in", CALL, "while (true) __nanosleep(1000);"),
+    "reads_nowhere": ("sm90_ws.cu.in", CALL, f"{CALL} *reinterpret_cast<volatile int*>(64) = 1;"),
+    "traps": ("sm90_ws.cu.in", CALL, f"{CALL} __trap();"),
+    "writes_behind_c": (
+        "sm90_ws.cu.in",
+        CALL,
+        f"{CALL} {_ONCE} static_cast<unsigned short*>(params.c_ptr)[params.m * params.ldc] = 0;",
+    ),
+    # The first word of a tensor map is the address of its matrix.
+    "changes_its_input": (
+        "sm90_ws.cu.in",
+        CALL,
+        f"{CALL} {_ONCE} (*reinterpret_cast<unsigned short* const*>(&params.a))[0] ^= 1;",
+    ),
+    "right_three_times_only": (
+        "sm90_ws.cu.in",
+        CALL,
+        "static __device__ unsigned calls; if (*(volatile unsigned*)&calls >= 3) return; "
+        f"{CALL} if (threadIdx.x == 0) atomicAdd(&calls, 1);",
+    ),
+}
+
+
+def cache(folder: Path) -> BuildCache:
+    """The carried cache if there is one."""
+    return BuildCache(Path(os.environ.get("CUDAL2_TEST_CACHE") or folder))
+
+
+def runnable(config: KernelConfig, problem: Problem) -> bool:
+    """Whether nothing but a harmless rule forbids it."""
+    return all(reason.split(":")[0] in HARMLESS for reason in SearchSpace().explain(config, problem))
+
+
+def build_corners(store: BuildCache, configs: Sequence[KernelConfig] = CORNERS) -> dict[str, BuildResult]:
+    """Every corner in every accumulator and layout."""
+    with BuildPool(store, resolve_toolchain(store)) as pool:
+        return pool.build([(config, acc, layout) for config in configs for acc, layout in KINDS])
+
+
+def build_fault(store: BuildCache, fault: str, config: KernelConfig = VICTIM) -> BuildResult:
+    """A kernel broken on purpose, from a patched copy of kernels/."""
+    file, old, new = FAULTS[fault]
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = Path(temporary) / "kernels"
+        shutil.copytree(kernels_dir(), folder)
+        text = (folder / file).read_text()
+        assert old in text, f"{file} no longer holds what {fault} replaces"
+        (folder / file).write_text(text.replace(old, new))
+        source = render(config, "fp32", "tn", folder)
+        toolchain = resolve_toolchain(store)
+        found = store.lookup(source, toolchain)
+        return found if found is not None else store.publish(source, toolchain, compile_source(source, toolchain))
+
+
+def build_fp16(store: BuildCache, config: KernelConfig) -> BuildResult:
+    """A kernel that accumulates in fp16, to be passed off as one that does not."""
+    with BuildPool(store, resolve_toolchain(store)) as pool:
+        return pool.build([(config, "fp16", "tn")])[build_key(config, "fp16", "tn")]
+
+
+def variants(config: KernelConfig, count: int) -> list[KernelConfig]:
+    """Run-time variants that share a cubin, for long runs of candidates."""
+    groups = (1, 2, 4, 8, 16)
+    return [replace(config, group=groups[index % 5], raster="mn"[index // 5 % 2]) for index in range(count)]  # type: ignore[arg-type]
+
+
+def main(folder: str) -> Any:
+    """Fills a cache with everything the tests need."""
+    store = BuildCache(Path(folder))
+    results = [*build_corners(store, (*CORNERS, VICTIM)).values(), *(build_fault(store, fault) for fault in FAULTS)]
+    failed = [f"{result.name}: {result.reason}" for result in results if hasattr(result, "reason")]
+    print(f"{len(results)} kernels in {folder}", *failed, sep="\n")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1]))

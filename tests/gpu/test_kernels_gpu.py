@@ -1,0 +1,109 @@
+"""Every corner of the space on odd and even shapes, and kernels broken on purpose, through the real worker."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+
+import gpu_kernels as kernels
+import pytest
+
+from cudal2.bench.worker import Worker
+from cudal2.build.artifact import BuildResult, BuiltKernel
+from cudal2.build.cache import BuildCache
+from cudal2.codegen import build_key
+from cudal2.problem import Acc, Layout, Problem
+from cudal2.records.measurement import Measurement, Status
+from cudal2.settings import BenchSettings
+from cudal2.space.config import KernelConfig
+
+pytestmark = pytest.mark.gpu
+
+#: Short replays: these tests are about right and wrong.
+QUICK = BenchSettings(replay_ms=0.2, replays=2)
+DEADLINE_S = 4.0
+RESPAWN_S = 5.0
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> BuildCache:
+    return kernels.cache(tmp_path_factory.mktemp("build"))
+
+
+@pytest.fixture(scope="module")
+def worker() -> Iterator[Worker]:
+    with Worker(0, DEADLINE_S) as started:
+        yield started
+
+
+@pytest.fixture(scope="module")
+def corners(store: BuildCache) -> dict[str, BuildResult]:
+    return kernels.build_corners(store, (*kernels.CORNERS, kernels.VICTIM))
+
+
+def kernel(result: BuildResult) -> BuiltKernel:
+    assert isinstance(result, BuiltKernel), result
+    return result
+
+
+@pytest.mark.parametrize("pdl", [False, True], ids=["plain", "pdl"])
+@pytest.mark.parametrize(("acc", "layout"), kernels.KINDS)
+@pytest.mark.parametrize("mnk", kernels.SHAPES)
+def test_every_corner_is_right(
+    mnk: str, acc: Acc, layout: Layout, pdl: bool, worker: Worker, corners: dict[str, BuildResult]
+) -> None:
+    problem = Problem.parse(mnk, acc, layout)
+    configs = [config for config in kernels.CORNERS if kernels.runnable(config, problem)]
+    assert len(configs) >= 10
+    candidates = [(config, kernel(corners[build_key(config, acc, layout)])) for config in configs]
+    rows = list(worker.measure(problem, candidates, QUICK, pdl, reference=False))
+    wrong = [f"{row.config.name if row.config else ''}: {row.status.value}, {row.reason}" for row in rows if not row.ok]
+    assert not wrong, "\n".join(wrong)
+    assert all(row.max_error is not None and row.max_error <= 1.0 for row in rows)
+
+
+VICTIM_PROBLEM = Problem(64, 64, 512)
+EXPECTED = {
+    "skips_last_k_tile": (Status.CORRECTNESS, "0/1 data"),
+    "writes_nothing": (Status.CORRECTNESS, "is nan"),
+    "hangs": (Status.TIMEOUT, "no answer within"),
+    "reads_nowhere": (Status.RUNTIME, "CUDA_ERROR_ILLEGAL_ADDRESS"),
+    "traps": (Status.RUNTIME, "CUDA_ERROR_"),
+    "writes_behind_c": (Status.CORRECTNESS, "written after C"),
+    "changes_its_input": (Status.CORRECTNESS, "changed its input A"),
+    "right_three_times_only": (Status.CORRECTNESS, "after timing"),
+}
+
+
+def between(worker: Worker, victim: BuiltKernel, good: BuiltKernel) -> tuple[Measurement, Measurement, float]:
+    """A bad candidate between two good ones: its row, the next row, and the seconds between the two."""
+    config: KernelConfig = kernels.VICTIM
+    stream = worker.measure(VICTIM_PROBLEM, [(config, good), (config, victim), (config, good)], QUICK, reference=False)
+    assert next(stream).ok
+    bad = next(stream)
+    started = time.monotonic()
+    (after,) = stream
+    return bad, after, time.monotonic() - started
+
+
+@pytest.mark.parametrize("fault", kernels.FAULTS)
+def test_a_broken_kernel_is_caught_and_costs_nobody_else(
+    fault: str, worker: Worker, store: BuildCache, corners: dict[str, BuildResult]
+) -> None:
+    good = kernel(corners[build_key(kernels.VICTIM, "fp32", "tn")])
+    bad, after, seconds = between(worker, kernel(kernels.build_fault(store, fault)), good)
+    status, reason = EXPECTED[fault]
+    assert (bad.status, bad.times_us) == (status, ())
+    assert reason in bad.reason and "\n" not in bad.reason
+    assert after.ok, after.reason
+    assert seconds < RESPAWN_S
+
+
+@pytest.mark.parametrize("k", [64, 512, 4096, 16384])
+def test_fp16_accumulation_under_an_fp32_label_is_caught(k: int, worker: Worker, store: BuildCache) -> None:
+    fp16 = kernel(kernels.build_fp16(store, kernels.VICTIM))
+    (row,) = worker.measure(Problem(64, 64, k), [(kernels.VICTIM, fp16)], QUICK, reference=False)
+    assert row.status is Status.CORRECTNESS
+    assert row.reason.startswith(("revealing data", "0/1 data"))
+    (honest,) = worker.measure(Problem(64, 64, k, "fp16"), [(kernels.VICTIM, fp16)], QUICK, reference=False)
+    assert honest.ok, honest.reason
