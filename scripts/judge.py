@@ -43,7 +43,10 @@ def main() -> None:
         if problem not in done and problem.acc == arguments.acc and (wanted is None or problem.mnk in wanted)
     ]
     note(f"{len(plan)} finals to run, {len(done)} run before")
-    settings, cache = load_bench(arguments.bench), BuildCache(arguments.cache_dir)
+    settings, cache = (
+        load_bench(arguments.bench),
+        BuildCache(arguments.cache_dir / "build" if arguments.cache_dir else None),
+    )
     columns = {"off": (False,), "on": (True,), "both": (False, True)}[arguments.pdl]
     seconds = arguments.minutes * 60.0 if arguments.minutes else None
     with (

@@ -1,0 +1,63 @@
+"""scripts/judge.py around a scripted runner: it plans from records, judges, and goes on where it stopped."""
+
+import contextlib
+import importlib.util
+import sys
+import types
+from pathlib import Path
+
+import pytest
+from fabricated_finals import CONFIG, final_rows, row
+from test_finals_run import FINGERPRINT, ScriptedPool, staged
+
+from cudal2.errors import RecordError
+from cudal2.records.shards import RecordLog, read_shards
+from cudal2.runners import finals as finals_module
+
+SCRIPT = Path(__file__).parents[1] / "scripts" / "judge.py"
+
+
+@pytest.fixture
+def judge(monkeypatch):
+    """The script as a module, with the GPU, the compilers and the judge replaced."""
+    spec = importlib.util.spec_from_file_location("judge_script", SCRIPT)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    module.requests = []
+
+    def run_final(worker, request):
+        module.requests.append(request)
+        return final_rows(request.problem.mnk, 1.0, {"cublaslt_auto": 2.0})
+
+    runner = types.SimpleNamespace(worker=None, toolchain=None, fingerprint=lambda: FINGERPRINT)
+    monkeypatch.setattr(module, "LocalRunner", lambda *_, **__: contextlib.nullcontext(runner))
+    monkeypatch.setattr(module, "BuildPool", lambda *_: contextlib.nullcontext(ScriptedPool()))
+    monkeypatch.setattr(finals_module, "run_final", run_final)
+    return module
+
+
+def run(module, monkeypatch, *arguments):
+    monkeypatch.setattr(sys, "argv", ["judge.py", *map(str, arguments)])
+    module.main()
+
+
+def test_judges_the_best_of_each_shape_once(judge, monkeypatch, tmp_path, capsys):
+    with RecordLog(tmp_path / "records", FINGERPRINT) as log:
+        log.append([row(mnk, "sm90_ws", [3.0], config=CONFIG) for mnk in ("64_64_64", "128_64_64")])
+        log.append([row("64_64_64", "sm90_ws", [2.0], config=staged(3))])
+    out = tmp_path / "finals"
+    run(judge, monkeypatch, tmp_path / "records", "--out", out, "--top", "1")
+    chosen = {request.problem.mnk: [config for config, _ in request.candidates] for request in judge.requests}
+    assert chosen == {"64_64_64": [staged(3)], "128_64_64": [CONFIG]}
+    assert len(read_shards(out).measurements) == 4
+    said = capsys.readouterr().err
+    assert "64_64_64 offline/fp32/off: 2.000 [2.000, 2.000] win 1.000 us" in said
+    assert "2 judged, 0 failed, 0 left" in said
+    run(judge, monkeypatch, tmp_path / "records", "--out", out, "--top", "1")
+    assert len(judge.requests) == 2, "what has a final is not judged again"
+
+
+def test_records_that_are_not_there_are_one_error(judge, monkeypatch, tmp_path):
+    with pytest.raises(RecordError):
+        run(judge, monkeypatch, tmp_path / "nothing", "--out", tmp_path / "finals")
+    assert not (tmp_path / "finals").exists()
