@@ -23,7 +23,7 @@ Choice = Any
 INT32_MAX = 2**31 - 1
 WARP = 32
 #: Registers a consumer thread needs beside its accumulators: addresses, descriptors, barrier phases. Measured over
-#: 1,280 compiles (NVRTC 13.0): with 32 to spare at most 17 words spill (split-K 2); with 31 or less 393, or nothing compiles.
+#: 1,280 compiles (NVRTC 13.0): with 32 to spare up to 17 words spill (split-K 2), with 31 393, with less none compiles.
 WORKING_REGISTERS = 32
 #: Direct stores of 128 rows keep more addresses: with 40 to spare 256x192 fp32 spills 1316 bytes, 128x256 fp16 2432.
 DIRECT_WORKING_REGISTERS = 48
@@ -34,6 +34,8 @@ THREE_CONSUMERS_CAP = 128
 PARTITIONS = 4
 #: Rows of one swizzle atom in shared memory; a multicast slice is whole atoms.
 SWIZZLE_ROWS = 8
+#: CTAs that may share operands; four gained nothing on 15 shapes and often no longer fit one wave (GPCs of 16-18 SMs).
+MULTICAST_CTAS = 2
 
 
 @dataclass(frozen=True)
@@ -124,11 +126,6 @@ def _k_steps(choice: Choice, problem: Problem, arch: Arch) -> Any:
     return np.where(choice.persistent, steps * rounds, steps)
 
 
-def _store_chunks(choice: Choice) -> Any:
-    """8-column, 64-row pieces of C per consumer warp group, the unit split-K shares out."""
-    return _consumer_rows(choice) // 64 * (choice.tile_n // 8)
-
-
 def _splits_tile(c: Choice, problem: Problem, arch: Arch) -> Any:
     whole = np.equal(c.tile_m % c.consumers, 0) | np.equal(c.schedule, "pingpong")
     two = np.equal(c.consumers, 2) | np.equal(c.schedule, "coop")
@@ -174,28 +171,25 @@ def _fits_sm_reason(c: KernelConfig, problem: Problem, arch: Arch) -> str:
     )
 
 
-def _one_cluster_use(c: Choice, problem: Problem, arch: Arch) -> Any:
-    multicast = c.cluster_m * c.cluster_n
-    alone = np.equal(c.split_k, 1) | np.equal(multicast, 1)
-    return (multicast <= 2) & alone & (_cluster_ctas(c) <= arch.cluster_size_max)
+def _forms_cluster(c: Choice, problem: Problem, arch: Arch) -> Any:
+    return (c.cluster_m * c.cluster_n <= MULTICAST_CTAS) & (_cluster_ctas(c) <= arch.cluster_size_max)
 
 
-def _one_cluster_use_reason(c: KernelConfig, problem: Problem, arch: Arch) -> str:
+def _forms_cluster_reason(c: KernelConfig, problem: Problem, arch: Arch) -> str:
     return (
-        f"a cluster of {c.cluster_m} x {c.cluster_n} CTAs with split-K {c.split_k}: multicast takes at most 2 CTAs, "
-        f"and none beside split-K"
+        f"a cluster of {c.cluster_m} x {c.cluster_n} CTAs with split-K {c.split_k}: multicast takes at most "
+        f"{MULTICAST_CTAS} CTAs, a cluster {arch.cluster_size_max}"
     )
 
 
 def _splits_k(c: Choice, problem: Problem, arch: Arch) -> Any:
     able = np.equal(c.schedule, "coop") & np.equal(c.epilogue, "direct") & np.equal(c.persistent, False)
-    return np.equal(c.split_k, 1) | (able & np.equal(_store_chunks(c) % c.split_k, 0))
+    return np.equal(c.split_k, 1) | able
 
 
 def _splits_k_reason(c: KernelConfig, problem: Problem, arch: Arch) -> str:
     return (
-        f"split-K {c.split_k} needs the coop schedule, the direct epilogue and no persistence, and has to share out "
-        f"{int(_store_chunks(c))} column chunks per consumer evenly; "
+        f"split-K {c.split_k} needs the coop schedule, the direct epilogue and no persistence; "
         f"this is {c.schedule}, {c.epilogue}, persistent {c.persistent}"
     )
 
@@ -312,7 +306,7 @@ RULES: tuple[Rule, ...] = (
         ),
     ),
     Rule("occupancy", (*_BODY_AXES, "ctas_per_sm"), _fits_sm, _fits_sm_reason),
-    Rule("cluster", ("cluster_m", "cluster_n", "split_k"), _one_cluster_use, _one_cluster_use_reason),
+    Rule("cluster", ("cluster_m", "cluster_n", "split_k"), _forms_cluster, _forms_cluster_reason),
     Rule(
         "pingpong_persistent",
         ("schedule", "persistent"),
@@ -323,7 +317,7 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         "split_k",
-        ("tile_m", "tile_n", "schedule", "consumers", "split_k", "epilogue", "persistent"),
+        ("schedule", "split_k", "epilogue", "persistent"),
         _splits_k,
         _splits_k_reason,
     ),
