@@ -89,6 +89,7 @@ def test_every_configuration_gets_its_row_in_the_order_asked(runner: LocalRunner
     assert (died.status, died.reason) == (Status.RUNTIME, "the worker process ended with exit code 9")
     assert illegal.status is Status.CONSTRAINTS and illegal.reason.startswith("consumers_split_tile: ")
     assert good.ok and good.speedup == pytest.approx(12.5 / 10.5) and good.registers == 168
+    assert (good.compile_s, no_build.compile_s) == (0.5, 0.4)
     assert no_build.status is Status.COMPILE and no_build.detail == "log: /cache/x/log.txt"
     assert runner.cost_s > 0.0
 

@@ -40,11 +40,13 @@ class CheckResult:
         ok: Whether C is right.
         max_error: Largest error over its bound; ``None`` where that means nothing (NaN, a broken red zone).
         reason: One line if not.
+        stray: Whether memory was written that is not C.
     """
 
     ok: bool
     max_error: float | None = None
     reason: str = ""
+    stray: bool = False
 
 
 def error_bound(
@@ -169,16 +171,18 @@ class Checks:
         if not close.ok:
             return CheckResult(False, close.max_error, f"revealing data: {close.reason}")
         broken = self.sets.broken_red_zone() or self._changed_input()
-        return CheckResult(not broken, close.max_error, broken)
+        return CheckResult(not broken, close.max_error, broken, bool(broken))
 
     def _store(self, index: int, operands: Operands) -> None:
         self.sets.a(index).copy_(operands.a)
         self.sets.b(index).copy_(as_stored(operands.b, self.sets.problem.layout))
 
     def _changed_input(self) -> str:
+        """Which operand is not what it was; put right again for the next contestant."""
         for index in (_EXACT, _REVEALING):
             for name, now, before in (("A", self.sets.a(index), self._a), ("B", self.sets.b(index), self._b)):
                 if not torch.equal(now, before[index]):
+                    now.copy_(before[index])
                     return f"the kernel changed its input {name}"
         return ""
 

@@ -61,6 +61,7 @@ class Candidate:
             registers=self.built.registers,
             spill_bytes=self.built.spill_bytes,
             smem_bytes=self.built.smem_bytes,
+            compile_s=self.built.compile_s,
             utc=datetime.now(timezone.utc).isoformat(timespec="milliseconds"),
             **values,
         )
@@ -147,6 +148,8 @@ class GpuSession:
         context = self.context(candidate.problem, settings)
         kernel = self.kernel(candidate.built, candidate.config)
         checked = context.check(kernel, candidate.config, candidate.pdl)
+        if checked.stray:
+            self._forget(context)  # it may have written anywhere: the answers are no longer to be trusted
         if not checked.ok:
             return candidate.row(
                 Status.CORRECTNESS, checked.reason, max_error=checked.max_error, bench_s=time.perf_counter() - started
@@ -176,6 +179,11 @@ class GpuSession:
 
     def _new_context(self, problem: Problem, settings: BenchSettings, replay_ms: float) -> ProblemContext:
         return ProblemContext(problem, settings, self.info, self.device, replay_ms)
+
+    def _forget(self, context: ProblemContext) -> None:
+        for key in [key for key, kept in self._contexts.items() if kept is context]:
+            del self._contexts[key]
+        context.close()
 
     def _make_room(self, budget_bytes: float) -> None:
         while self._contexts and sum(context.bytes for context in self._contexts.values()) > budget_bytes:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from datetime import datetime, timezone
 from pathlib import Path
 from types import TracebackType
@@ -189,13 +190,12 @@ class LocalRunner:
     def _compile_failure(self, problem: Problem, config: KernelConfig, result: BuildResult) -> Measurement:
         assert not isinstance(result, BuiltKernel)
         log = f"log: {result.log_path}" if result.log_path else ""
-        return self._failure(problem, config, Status.COMPILE, result.reason, log)
+        row = self._failure(problem, config, Status.COMPILE, result.reason)
+        return replace(row, compile_s=result.compile_s, detail=log)
 
-    def _failure(
-        self, problem: Problem, config: KernelConfig, status: Status, reason: str, detail: str = ""
-    ) -> Measurement:
+    def _failure(self, problem: Problem, config: KernelConfig, status: Status, reason: str) -> Measurement:
         utc = datetime.now(timezone.utc).isoformat(timespec="milliseconds")
-        return Measurement(problem, config.family, config, status, reason, pdl=self.pdl, utc=utc, detail=detail)
+        return Measurement(problem, config.family, config, status, reason, pdl=self.pdl, utc=utc)
 
     def _keep(self, row: Measurement) -> None:
         if self._on_done is not None:
