@@ -178,13 +178,14 @@ class Checks:
         self.sets.b(index).copy_(as_stored(operands.b, self.sets.problem.layout))
 
     def _changed_input(self) -> str:
-        """Which operand is not what it was; put right again for the next contestant."""
+        """Which operands are not what they were; put right again for the next contestant."""
+        changed: dict[str, None] = {}
         for index in (_EXACT, _REVEALING):
             for name, now, before in (("A", self.sets.a(index), self._a), ("B", self.sets.b(index), self._b)):
                 if not torch.equal(now, before[index]):
                     now.copy_(before[index])
-                    return f"the kernel changed its input {name}"
-        return ""
+                    changed[name] = None
+        return f"the kernel changed its input {' and '.join(changed)}" if changed else ""
 
 
 def check_sample(sets: BufferSets, index: int, seed: int) -> CheckResult:
