@@ -248,16 +248,21 @@ def test_kinds_of_failure_are_told_apart() -> None:
 
 
 _PARENT = """
-import sys, time
-sys.path.insert(0, sys.argv[1])
-import test_worker as fakes
+import time
 from cudal2.bench.isolation import IsolatedProcess
 
+class Session:
+    def fault(self):
+        return None
+
+def sleep(session, seconds):
+    time.sleep(seconds)
+
 if __name__ == "__main__":
-    process = IsolatedProcess(fakes.FakeSession, (0,), fakes.PRELOAD)
+    process = IsolatedProcess(Session)
     process.start()
     print(process.pid, flush=True)
-    process.call(fakes.job_sleeping, 600.0, deadline_s=600)
+    process.call(sleep, 600.0, deadline_s=600)
 """
 
 
@@ -265,9 +270,8 @@ if __name__ == "__main__":
 def test_a_busy_child_dies_with_its_parent(sent: signal.Signals, tmp_path: Path) -> None:
     script = tmp_path / "parent.py"
     script.write_text(_PARENT)
-    command = [sys.executable, str(script), str(Path(__file__).parent)]
-    root = Path(__file__).parents[1]
-    env = {**os.environ, "PYTHONPATH": str(root)}
+    env = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])}
+    command = [sys.executable, str(script)]
     with subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as parent:
         assert parent.stdout is not None
         pid = int(parent.stdout.readline())
