@@ -13,7 +13,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from cudal2.errors import RecordError
-from cudal2.report.plots import _MUTED, _OURS, _STYLE  # one look for all pictures
+from cudal2.report.plots import _MUTED, _OURS, _STYLE
 
 
 def read_curve(run_dir: Path) -> list[dict[str, Any]]:
@@ -41,7 +41,12 @@ def save_run(curve: Sequence[Mapping[str, Any]], speedups: Mapping[str, float], 
         curve: Rows with ``distinct`` and ``best_ratio``.
         speedups: Shape to search-time speed-up.
         path: The ``.png`` or ``.svg`` to write.
+
+    Raises:
+        RecordError: There is nothing to draw.
     """
+    if not curve or not speedups:
+        raise RecordError("nothing to draw: the run was stopped before anything passed")
     with mpl.rc_context(_STYLE):
         figure = Figure(figsize=(9.0, 0.9 + max(2.7, 0.16 * len(speedups))), layout="constrained")
         FigureCanvasAgg(figure)
@@ -58,7 +63,7 @@ def _learning(axes: Axes, curve: Sequence[Mapping[str, Any]]) -> None:
     axes.plot([row["distinct"] for row in rows], [row["best_ratio"]["all"] for row in rows], color=_OURS)
     axes.axhline(1.0, color=_MUTED, linewidth=0.9, zorder=0)
     axes.set_xlabel("different configurations measured")
-    axes.set_ylabel("geomean of best so far (1 = cuBLASLt-AutoTuning)")
+    axes.set_ylabel("best so far, geomean (1 = cuBLASLt)")
     axes.set_title("search")
 
 
