@@ -130,7 +130,7 @@ def test_curriculum_turns_to_where_regret_is_and_keeps_half_uniform():
 
 def test_masks_equal_brute_force_and_survive_eviction(runner):
     space = runner.space
-    bank = MaskBank(runner.problems, space.dims, runner.allowed, max_rows=2)
+    bank = MaskBank(runner.problems, space, runner.allowed, max_rows=2)
     rng = np.random.default_rng(0)
     for index in (0, 1, 2, 3, 0, 5, 1):
         validity = runner.allowed(runner.problems[index])
@@ -141,14 +141,15 @@ def test_masks_equal_brute_force_and_survive_eviction(runner):
         actions = legal[rng.integers(len(legal), size=5)]
         masks = bank.along(np.full(5, index), actions)
         for action, mask in zip(actions, masks, strict=True):
+            node = bank.root(1)
             for axis, size in enumerate(space.dims):
                 rest = legal[(legal[:, :axis] == action[:axis]).all(axis=1), axis]
                 assert (mask[axis, :size] == np.isin(np.arange(size), rest)).all() and not mask[axis, size:].any()
-                prefix = np.ravel_multi_index(action[:axis], space.dims[:axis]) if axis else 0
-                assert (bank.level(np.array([index]), axis, np.array([prefix]))[0] == mask[axis, :size]).all()
+                assert (bank.level(np.array([index]), axis, node)[0] == mask[axis, :size]).all()
+                node = bank.step(axis, node, action[axis : axis + 1])
 
 
 def test_a_problem_without_legal_configurations_is_an_error(runner):
-    bank = MaskBank(runner.problems, runner.space.dims, lambda problem: np.zeros(runner.space.dims, bool))
+    bank = MaskBank(runner.problems, runner.space, lambda problem: np.zeros(runner.space.dims, bool))
     with pytest.raises(NothingValidError, match=runner.problems[0].mnk):
         bank.candidates(0)

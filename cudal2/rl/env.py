@@ -54,7 +54,7 @@ class HgemmEnv(gymnasium.Env[NDArray[np.float32], NDArray[np.int64]]):
     and `cudal2.space.masks.PrefixMasks` the exact masks given the axes already chosen.
 
     ## Observation Space
-    `Box(102,)`, float32, documented index by index in `cudal2.rl.observation`: shape, an analytic model's choice,
+    `Box(98,)`, float32, documented index by index in `cudal2.rl.observation`: shape, an analytic model's choice,
     hardware, counters with presence bits, history. The last entry is the index of the problem in `problems`.
 
     ## Rewards

@@ -1,7 +1,8 @@
 """Which values of each axis still lead to a legal configuration, for many problems at once.
 
-Level ``j`` of a problem holds one bit per prefix ``a_0..a_j``: whether any legal configuration starts with it. All
-levels of one problem are one packed row; rows live in a bounded arena and the least recently used problem makes room.
+The configurations that any problem of the same kind may use form one trie, shared by all. A problem is one bit per
+node: whether a legal configuration lies below it. So a thousand problems of the full space take some 40 MB, where a
+thousand dense arrays would take 20 GB.
 """
 
 from __future__ import annotations
@@ -14,51 +15,53 @@ from numpy.typing import NDArray
 
 from cudal2.errors import NothingValidError, UsageError
 from cudal2.problem import Problem
+from cudal2.space.space import SearchSpace
 
 Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
 
-#: Arena size. A full ``sm90_ws`` problem takes about 1 MB, a recorded subspace a few kB.
-ARENA_BYTES = 2**30
+#: Bits of all problems held at once, in bytes; the least recently used problem makes room.
+ARENA_BYTES = 2**28
 
 
 class MaskBank:
     """Exact masks of a list of problems.
 
+    A node stands for the values chosen so far: :meth:`root` for none, :meth:`step` goes down one axis.
+
     Args:
         problems: What the indices stand for.
-        dims: Values per axis.
-        allowed: Dense validity of a problem, of shape ``dims``.
+        space: The search space.
+        allowed: Dense validity of a problem, of shape ``space.dims``.
         max_rows: Most problems held at once; by default as many as fit ``ARENA_BYTES``.
     """
 
     def __init__(
         self,
         problems: Sequence[Problem],
-        dims: Sequence[int],
+        space: SearchSpace,
         allowed: Callable[[Problem], Bools],
         max_rows: int | None = None,
     ) -> None:
         self.problems = tuple(problems)
-        self.dims = tuple(dims)
+        self.dims = space.dims
         self.width = max(self.dims)
         self._allowed = allowed
-        cells = np.cumprod(self.dims, dtype=np.int64)
-        # Levels start on a byte, so that each is packed on its own.
-        level_bytes = -(-cells // 8)
-        self._level_bits = np.concatenate(([0], np.cumsum(level_bytes)[:-1])) * 8
-        row_bytes = int(level_bytes.sum())
+        self._leaves = _possible(space, self.problems)
+        self._children, self._parents = _trie(self._leaves, self.dims)
+        # Each level ends with a node for what is not in the trie; its bit is never set.
+        sizes = [len(table) for table in self._children[1:]] + [len(self._leaves) + 1]
+        self._first = np.concatenate(([0], np.cumsum(sizes)))
+        row_bytes = int(self._first[-1] // 8 + 1)
         rows = min(len(self.problems), max_rows or max(1, ARENA_BYTES // row_bytes))
         self._arena = np.zeros((rows, row_bytes), np.uint8)
         self._slots = np.full(len(self.problems), -1, np.int64)
         self._used: OrderedDict[int, int] = OrderedDict()
-        self._strides = np.array([int(np.prod(self.dims[j + 1 :])) for j in range(len(self.dims))], np.int64)
-        self._value = np.arange(self.width, dtype=np.int64)
-        self._real = self._value[None, :] < np.asarray(self.dims)[:, None]
+        self._strides = np.array([int(np.prod(self.dims[axis + 1 :])) for axis in range(len(self.dims))], np.int64)
 
     def flat(self, actions: Ints) -> Ints:
         """Flat index of each row of an action array."""
-        return actions @ self._strides
+        return np.asarray(actions @ self._strides)
 
     def actions(self, flat: Ints) -> Ints:
         """The inverse of :meth:`flat`."""
@@ -66,41 +69,52 @@ class MaskBank:
 
     def legal(self, index: Ints, flat: Ints) -> Bools:
         """Whether each configuration is legal for its problem."""
-        return self._bits(self._rows(index), self._level_bits[-1] + flat)
+        at = np.minimum(np.searchsorted(self._leaves, flat), len(self._leaves) - 1)
+        node = np.where(self._leaves[at] == flat, at, len(self._leaves))
+        return self._bits(self._rows(index), self._first[len(self.dims) - 1] + node)
 
-    def level(self, index: Ints, axis: int, prefix: Ints) -> Bools:
-        """Mask of one axis: ``[batch, dims[axis]]``, given the flat index of the axes before it."""
-        size = self.dims[axis]
-        bits = self._level_bits[axis] + prefix[:, None] * size + self._value[None, :size]
-        return self._bits(self._rows(index)[:, None], bits)
+    def root(self, size: int) -> Ints:
+        """The nodes of a batch where nothing is chosen yet."""
+        return np.zeros(size, np.int64)
+
+    def step(self, axis: int, node: Ints, value: Ints) -> Ints:
+        """The nodes after choosing a value of an axis."""
+        return self._children[axis][node, value]
+
+    def level(self, index: Ints, axis: int, node: Ints) -> Bools:
+        """Mask of one axis at each node: ``[batch, dims[axis]]``."""
+        return self._bits(self._rows(index)[:, None], self._first[axis] + self._children[axis][node])
 
     def along(self, index: Ints, actions: Ints) -> Bools:
         """Masks of every axis along given actions: ``[batch, axes, width]``, ``False`` beyond an axis's values."""
-        prefix = np.zeros_like(actions)
-        for axis in range(1, len(self.dims)):
-            prefix[:, axis] = prefix[:, axis - 1] * self.dims[axis - 1] + actions[:, axis - 1]
-        first = self._level_bits[None, :] + prefix * np.asarray(self.dims)[None, :]
-        value = np.minimum(self._value[None, :], np.asarray(self.dims)[:, None] - 1)
-        return self._bits(self._rows(index)[:, None, None], first[:, :, None] + value[None]) & self._real[None]
+        masks = np.zeros((*actions.shape, self.width), np.bool_)
+        rows, node = self._rows(index)[:, None], self.root(len(index))
+        for axis, size in enumerate(self.dims):
+            below = self._children[axis][node]
+            masks[:, axis, :size] = self._bits(rows, self._first[axis] + below)
+            node = below[np.arange(len(node)), actions[:, axis]]
+        return masks
 
     def candidates(self, index: int) -> Ints:
         """Flat indices of one problem's legal configurations, ascending."""
-        row = self._arena[self._rows(np.array([index]))[0], self._level_bits[-1] // 8 :]
-        return np.flatnonzero(np.unpackbits(row, count=int(np.prod(self.dims)), bitorder="little"))
+        row = self._arena[self._rows(np.array([index]))[0]]
+        first = int(self._first[len(self.dims) - 1])
+        bits = np.unpackbits(row, count=first + len(self._leaves), bitorder="little")[first:]
+        return self._leaves[bits.astype(np.bool_)]
 
     def _bits(self, rows: Ints, bits: Ints) -> Bools:
         bytes_read = self._arena[rows, bits >> 3]
         return np.asarray((bytes_read >> (bits & 7).astype(np.uint8)) & 1, np.bool_)
 
     def _rows(self, index: Ints) -> Ints:
-        wanted = np.unique(index)
+        wanted = np.unique(index).tolist()
         if len(wanted) > len(self._arena):
             raise UsageError(
                 f"a batch of {len(wanted)} problems exceeds the {len(self._arena)} masks held at once: lower batch_size"
             )
-        for problem in wanted.tolist():
+        for problem in wanted:
             if self._slots[problem] < 0:
-                self._load(problem, set(wanted.tolist()))
+                self._load(problem, set(wanted))
             else:
                 self._used.move_to_end(problem)
         return self._slots[index]
@@ -111,22 +125,53 @@ class MaskBank:
             oldest = next(problem for problem in self._used if problem not in keep)
             slot = self._used.pop(oldest)
             self._slots[oldest] = -1
-        self._arena[slot] = pack_levels(self._allowed(self.problems[index]), self.problems[index])
+        self._arena[slot] = self._packed(self.problems[index])
         self._used[index] = slot
         self._slots[index] = slot
 
+    def _packed(self, problem: Problem) -> NDArray[np.uint8]:
+        """The problem's bit of every node.
 
-def pack_levels(validity: Bools, problem: Problem) -> NDArray[np.uint8]:
-    """All prefix levels of one problem, packed.
+        Raises:
+            NothingValidError: No configuration is legal, so no mask would leave a choice.
+        """
+        validity = self._allowed(problem).ravel()
+        alive = validity[self._leaves]
+        if not alive.any():
+            raise NothingValidError(
+                f"{problem.mnk}: no legal configuration; `cudal2 space --mnk {problem.mnk}` says which rules remove all"
+            )
+        assert np.count_nonzero(alive) == np.count_nonzero(validity), "a legal configuration is missing from the trie"
+        levels = [np.append(alive, False)]
+        for parents in reversed(self._parents[1:]):
+            above = np.zeros(int(parents[-1]) + 1, np.bool_)
+            above[parents[alive]] = True
+            alive = above
+            levels.insert(0, np.append(alive, False))
+        bits = np.zeros(self._arena.shape[1] * 8, np.bool_)
+        bits[: self._first[-1]] = np.concatenate(levels)
+        return np.packbits(bits, bitorder="little")
 
-    Raises:
-        NothingValidError: No configuration is legal, so no mask would leave a choice.
+
+def _possible(space: SearchSpace, problems: Sequence[Problem]) -> Ints:
+    """Flat indices of what is legal for some size, over the accumulators and layouts of the problems."""
+    kinds = {(problem.acc, problem.layout): problem for problem in problems}
+    return np.unique(np.concatenate([np.flatnonzero(space.possible(problem)) for problem in kinds.values()]))
+
+
+def _trie(leaves: Ints, dims: Sequence[int]) -> tuple[list[Ints], list[Ints]]:
+    """Per axis: the child of each node by value, and the parent of each child.
+
+    Nodes of a level are numbered by ascending prefix. A value that leads nowhere points at the level's last node, which
+    itself leads nowhere.
     """
-    if not validity.any():
-        raise NothingValidError(
-            f"{problem.mnk}: no legal configuration; `cudal2 space --mnk {problem.mnk}` says which rule removes them"
-        )
-    levels: list[Bools] = [validity]
-    for _ in range(validity.ndim - 1):
-        levels.insert(0, np.asarray(levels[0].any(axis=-1)))
-    return np.concatenate([np.packbits(level.ravel(), bitorder="little") for level in levels])
+    children, parents, above = [], [], np.zeros(1, np.int64)
+    for axis, size in enumerate(dims):
+        prefixes = np.unique(leaves // int(np.prod(dims[axis + 1 :])))
+        parent = np.searchsorted(above, prefixes // size)
+        table = np.full((len(above) + 1, size), len(prefixes), np.int64)
+        table[parent, prefixes % size] = np.arange(len(prefixes))
+        children.append(table)
+        parents.append(parent)
+        above = prefixes
+    return children, parents

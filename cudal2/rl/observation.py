@@ -16,15 +16,16 @@ index   meaning
 13      1 for layout ``nn``
 14-28   for each of five canonical tiles (64x64, 128x64, 128x128, 128x256, 256x128): log2 of CTAs over SMs, x / 8;
         filled share of the last wave; share of SMs used by the first wave
-29-53   the analytic model's best legal configuration: one-hots of tile_m (4), tile_n (8), consumers (3), split_k (4),
-        then 1 if at its axis's second value for tile_k, schedule, cluster_m, cluster_n, epilogue, ctas_per_sm
-54-78   the mean of the same over the model's sixteen best
-79-86   hardware, constant on one device: SMs / 132, shared memory per SM / 228 KiB, L2 / 60 MiB, device memory /
+29-51   the analytic model's best legal configuration: one-hots of tile_m (64, 128, 192, 256), tile_n (32, 64, 96, 128,
+        160, 192, 224, 256) and consumers (1, 2, 3), then tile_k / 128, 1 for ping-pong, cluster_m - 1, cluster_n - 1,
+        log2(split_k) / 4, stages / 12, 1 for the direct epilogue, (ctas_per_sm - 1) / 3
+52-74   the mean of the same over the model's sixteen best
+75-82   hardware, constant on one device: SMs / 132, shared memory per SM / 228 KiB, L2 / 60 MiB, device memory /
         4.8 TB/s, tensor peak / 1 PFLOP/s, L2 rate / 12 TB/s, launch / 2.2 us, compute capability / 10
-87-96   five counters of the last measured configuration, each a presence bit and a value: L2 hit rate, TMA throughput,
+83-92   five counters of the last measured configuration, each a presence bit and a value: L2 hit rate, TMA throughput,
         device-memory throughput, tensor-pipe activity, all as fractions, and registers / 255; absent unless reported
-97-100  history, zero at horizon 1: steps taken / horizon, best log ratio, last log ratio, 1 if the last one failed
-101     index of the problem in the environment's list: addresses the exact masks, never a feature
+93-96   history, zero at horizon 1: steps taken / horizon, best log ratio, last log ratio, 1 if the last one failed
+97      index of the problem in the environment's list: addresses the exact masks, never a feature
 ======= ===============================================================================================================
 """
 
@@ -32,6 +33,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -40,32 +42,29 @@ from cudal2.arch import Arch
 from cudal2.floor import BURST, SUSTAINED
 from cudal2.problem import Problem
 from cudal2.search.analytic import columns_of, rank
-from cudal2.space.axes import SM90_WS_AXES
 from cudal2.space.space import SearchSpace
 
 Floats = NDArray[np.float32]
 
 VERSION = 1
 CANONICAL_TILES = ((64, 64), (128, 64), (128, 128), (128, 256), (256, 128))
-ONE_HOT_AXES = ("tile_m", "tile_n", "consumers", "split_k")
-BINARY_AXES = ("tile_k", "schedule", "cluster_m", "cluster_n", "epilogue", "ctas_per_sm")
+#: Values with an entry each; any other value of the axis leaves all of them zero.
+ONE_HOT = {"tile_m": (64, 128, 192, 256), "tile_n": (32, 64, 96, 128, 160, 192, 224, 256), "consumers": (1, 2, 3)}
 TOP = 16
 COUNTERS = ("l2_hit_rate", "tma_throughput", "dram_throughput", "tensor_active", "registers")
 
 SHAPE = slice(0, 29)
-ANALYTIC_BEST = slice(29, 54)
-ANALYTIC_TOP = slice(54, 79)
-HARDWARE = slice(79, 87)
-COUNTER = slice(87, 97)
-HISTORY = slice(97, 101)
+ANALYTIC_BEST = slice(29, 52)
+ANALYTIC_TOP = slice(52, 75)
+HARDWARE = slice(75, 83)
+COUNTER = slice(83, 93)
+HISTORY = slice(93, 97)
 #: Entries that are features; the problem index comes after them.
-FEATURES = 101
-PROBLEM_INDEX = 101
-SIZE = 102
+FEATURES = 97
+PROBLEM_INDEX = 97
+SIZE = 98
 #: Features are clipped to this magnitude.
 BOUND = 8.0
-
-_VALUES = {axis.name: axis.values for axis in SM90_WS_AXES}
 
 
 def shape_features(problem: Problem, arch: Arch) -> list[float]:
@@ -88,20 +87,29 @@ def shape_features(problem: Problem, arch: Arch) -> list[float]:
 
 
 def analytic_features(space: SearchSpace, problem: Problem, candidates: NDArray[np.int64]) -> list[float]:
-    """Entries 29-78, from the legal configurations (flat indices)."""
-    best = columns_of(space, rank(space, problem, candidates)[:TOP])
-    rows = np.concatenate([_one_hot(name, best[name]) for name in ONE_HOT_AXES], axis=1)
-    binary = np.stack([best[name] == _VALUES[name][1] for name in BINARY_AXES], axis=1)
-    rows = np.concatenate([rows, binary], axis=1).astype(np.float64)
+    """Entries 29-74, from the legal configurations (flat indices)."""
+    rows = _encoded(columns_of(space, rank(space, problem, candidates)[:TOP]))
     return [*rows[0].tolist(), *rows.mean(axis=0).tolist()]
 
 
-def _one_hot(name: str, values: NDArray[np.generic]) -> NDArray[np.bool_]:
-    return np.asarray(values[:, None] == np.asarray(_VALUES[name])[None, :])
+def _encoded(columns: dict[str, NDArray[Any]]) -> NDArray[np.float64]:
+    """Configurations as rows of the 23 entries."""
+    one_hots = [columns[name][:, None] == np.asarray(values)[None, :] for name, values in ONE_HOT.items()]
+    scalars = (
+        columns["tile_k"] / 128.0,
+        columns["schedule"] == "pingpong",
+        columns["cluster_m"] - 1.0,
+        columns["cluster_n"] - 1.0,
+        np.log2(columns["split_k"]) / 4.0,
+        columns["stages"] / 12.0,
+        columns["epilogue"] == "direct",
+        (columns["ctas_per_sm"] - 1.0) / 3.0,
+    )
+    return np.concatenate([*one_hots, np.stack(scalars, axis=1)], axis=1).astype(np.float64)
 
 
 def hardware_features(arch: Arch) -> list[float]:
-    """Entries 79-86."""
+    """Entries 75-82."""
     return [
         arch.sm_count / 132.0,
         arch.smem_bytes_per_sm / 233_472.0,
@@ -115,7 +123,7 @@ def hardware_features(arch: Arch) -> list[float]:
 
 
 def counter_features(counters: Mapping[str, float] | None) -> list[float]:
-    """Entries 87-96; a counter that was not collected is a zero with its presence bit off."""
+    """Entries 83-92; a counter that was not collected is a zero with its presence bit off."""
     features = []
     for name in COUNTERS:
         value = (counters or {}).get(name)

@@ -113,16 +113,16 @@ class AutoregressivePolicy(ActorCriticPolicy):
         bank, axes = self._bank(), len(self.dims)
         base = self.head_in(self.actor(features)).view(-1, axes, HEAD_WIDTH)
         table = self.chosen * self.later
-        prefix = np.zeros(len(index), np.int64)
+        node = bank.root(len(index))
         log_prob = torch.zeros(len(index))
         actions = []
         for axis, size in enumerate(self.dims):
             logits = torch.tanh(base[:, axis]) @ self.head_out[axis, :, :size] + self.head_bias[axis, :size]
-            log_probs = _masked_log_softmax(logits, torch.from_numpy(bank.level(index, axis, prefix)))
+            log_probs = _masked_log_softmax(logits, torch.from_numpy(bank.level(index, axis, node)))
             action = log_probs.argmax(dim=1) if deterministic else torch.multinomial(log_probs.exp(), 1).squeeze(1)
             log_prob = log_prob + log_probs.gather(1, action[:, None]).squeeze(1)
             base = base + table[axis, action]
-            prefix = prefix * size + action.numpy()
+            node = bank.step(axis, node, action.numpy())
             actions.append(action)
         return torch.stack(actions, dim=1), log_prob
 

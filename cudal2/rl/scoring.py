@@ -74,7 +74,7 @@ class Scorer:
         self.problems = tuple(problems or runner.problems)
         if not self.problems:
             raise UsageError("no problem to search for: name at least one shape")
-        self.masks = MaskBank(self.problems, self.space.dims, runner.allowed, max_masks)
+        self.masks = MaskBank(self.problems, self.space, runner.allowed, max_masks)
         self.best_log_ratio = np.full(len(self.problems), -math.inf)
         self.best_flat = np.full(len(self.problems), -1, np.int64)
         self._known: dict[int, Outcome] = {}

@@ -7,6 +7,7 @@ round figures for an H200, not fitted to any recording, so that ranking a record
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,7 +18,7 @@ from cudal2.search.base import SearchSession
 from cudal2.space.space import SearchSpace
 
 Floats = NDArray[np.float64]
-Columns = Mapping[str, NDArray[np.generic]]
+Columns = Mapping[str, NDArray[Any]]
 
 #: Sustained SM clock under a GEMM, cycles per microsecond.
 CLOCK_PER_US = 1_600.0
@@ -111,7 +112,7 @@ def rank(space: SearchSpace, problem: Problem, candidates: NDArray[np.int64]) ->
     return candidates[np.argsort(predict_us(columns_of(space, candidates), problem, space.arch), kind="stable")]
 
 
-def columns_of(space: SearchSpace, flat: NDArray[np.int64]) -> dict[str, NDArray[np.generic]]:
+def columns_of(space: SearchSpace, flat: NDArray[np.int64]) -> dict[str, NDArray[Any]]:
     """Axis values of configurations given by flat index, one array per axis."""
     digits = np.unravel_index(flat, space.dims)
     return {axis.name: np.asarray(axis.values)[digit] for axis, digit in zip(space.axes, digits, strict=True)}
