@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from datetime import datetime, timezone
 from pathlib import Path
@@ -147,6 +147,14 @@ class LocalRunner:
             self._references[problem] = reference_us
         return self._references[problem]
 
+    def build(self, work: Iterable[tuple[KernelConfig, Problem]]) -> dict[str, BuildResult]:
+        """Fills the build cache ahead of measuring; results by :func:`cudal2.codegen.build_key`.
+
+        Raises:
+            CacheError: The cache cannot be written.
+        """
+        return self._pool.build([(config, problem.acc, problem.layout) for config, problem in work])
+
     def run(self, problem: Problem, configs: Sequence[KernelConfig]) -> list[Measurement]:
         """One measurement per configuration, in the order asked."""
         rows = dict(self.stream(problem, configs))
@@ -175,7 +183,7 @@ class LocalRunner:
                 yield index, self._failure(problem, config, Status.CONSTRAINTS, "; ".join(reasons))
             else:
                 legal.append(index)
-        results = self._pool.build([(configs[index], problem.acc, problem.layout) for index in legal])
+        results = self.build((configs[index], problem) for index in legal)
         built: list[tuple[int, BuiltKernel]] = []
         for index in legal:
             result = results[build_key(configs[index], problem.acc, problem.layout)]

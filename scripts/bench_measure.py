@@ -1,0 +1,75 @@
+"""Measures the judge on this machine's GPU: checked measurements per hour over shapes under 100 us.
+
+    python scripts/bench_measure.py [--candidates 40] [--cache-dir DIR] [--json]
+
+Candidates are drawn with a fixed seed from the legal ones and built beforehand; each is checked, timed beside
+cuBLASLt-AutoTuning and checked again, as in a search. Bringing a problem up is counted and shown apart.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import time
+from pathlib import Path
+
+import numpy as np
+
+from cudal2.build.cache import BuildCache
+from cudal2.problem import Problem
+from cudal2.records.measurement import Measurement
+from cudal2.runners.local import LocalRunner
+from cudal2.settings import BenchSettings
+from cudal2.space.space import SearchSpace
+
+SHAPES = ("64_64_64", "64_4096_64", "256_256_1024", "1024_1024_1024", "64_2048_16384", "4096_2048_1024")
+
+
+def main() -> None:
+    """Measures shape by shape and prints one line each and the total."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--candidates", type=int, default=40, help="candidates per shape (default 40)")
+    parser.add_argument("--device", type=int, default=0, help="which GPU (default 0)")
+    parser.add_argument("--cache-dir", type=Path, help="build cache (default: the user's)")
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    arguments = parser.parse_args()
+    space, rng, settings = SearchSpace(), np.random.default_rng(0), BenchSettings()
+    problems = [Problem.parse(mnk) for mnk in SHAPES]
+    drawn = {problem: space.sample(problem, rng, arguments.candidates) for problem in problems}
+    cache = BuildCache(arguments.cache_dir)
+    with LocalRunner(space, problems, settings=settings, device_index=arguments.device, cache=cache) as runner:
+        runner.build([(config, problem) for problem, configs in drawn.items() for config in configs])
+        figures = []
+        for problem, configs in drawn.items():
+            started = time.monotonic()
+            runner.reference_us(problem)
+            prepared = time.monotonic()
+            rows = runner.run(problem, configs)
+            figures.append(summary(problem, rows, prepared - started, time.monotonic() - prepared))
+    rate = 3600.0 * sum(figure["measured"] for figure in figures) / sum(figure["seconds"] for figure in figures)
+    if arguments.json:
+        print(json.dumps({"per_hour": round(rate), "shapes": figures}))
+        return
+    for figure in figures:
+        print("  ".join(f"{key} {value}" for key, value in figure.items()))
+    print(f"{rate:.0f} checked measurements per GPU-hour")
+
+
+def summary(problem: Problem, rows: list[Measurement], prepare_s: float, seconds: float) -> dict[str, float | str]:
+    """One shape: how long, and how much of it the candidate's timed replays took; the reference's take as long again."""
+    good = [row for row in rows if row.ok]
+    replays_ms = [sum(row.times_us) * row.launches / 1e3 for row in good]
+    return {
+        "shape": problem.mnk,
+        "measured": len(rows),
+        "correct": len(good),
+        "seconds": round(seconds, 2),
+        "prepare_s": round(prepare_s, 2),
+        "each_ms": round(1e3 * seconds / len(rows), 1),
+        "replays_ms": round(statistics.median(replays_ms), 1) if replays_ms else 0.0,
+    }
+
+
+if __name__ == "__main__":
+    main()
