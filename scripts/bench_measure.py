@@ -57,7 +57,7 @@ def main() -> None:
 
 
 def summary(problem: Problem, rows: list[Measurement], prepare_s: float, seconds: float) -> dict[str, float | str]:
-    """One shape: how long, and how much of it the candidate's timed replays took; the reference's take as long again."""
+    """One shape: how long, and how much of it the candidates' timed replays took; the reference's come on top."""
     good = [row for row in rows if row.ok]
     replays_ms = [sum(row.times_us) * row.launches / 1e3 for row in good]
     return {
