@@ -21,7 +21,8 @@ class Arch:
         registers_per_thread: Most a thread can address.
         threads_per_sm: Most resident threads.
         threads_per_block: Most threads in a block.
-        cluster_size_max: Largest portable cluster.
+        cluster_size_portable: Largest cluster every part of the architecture schedules.
+        cluster_size_max: Largest cluster, by opt-in.
         l2_bytes: L2 cache of the reference part.
     """
 
@@ -36,6 +37,7 @@ class Arch:
     registers_per_thread: int
     threads_per_sm: int
     threads_per_block: int
+    cluster_size_portable: int
     cluster_size_max: int
     l2_bytes: int
 
@@ -52,7 +54,8 @@ SM90 = Arch(
     registers_per_thread=255,
     threads_per_sm=2_048,
     threads_per_block=1_024,
-    cluster_size_max=8,
+    cluster_size_portable=8,
+    cluster_size_max=16,
     l2_bytes=60 * 2**20,
 )
 

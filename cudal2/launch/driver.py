@@ -80,6 +80,11 @@ class Module:
             self.unload()
             raise
 
+    def allow_large_clusters(self) -> None:
+        """Opts in to clusters that not every part of the architecture can schedule."""
+        opt_in = cuda.CUfunction_attribute.CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED
+        check(cuda.cuFuncSetAttribute(self.function, opt_in, 1), "clusters above the portable size")
+
     def unload(self) -> None:
         """Gives the code back; nothing may be running it. In a faulted context there is nothing left to give back."""
         if self._module is not None:

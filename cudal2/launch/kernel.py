@@ -6,6 +6,7 @@ from typing import Any
 
 from cuda.bindings import driver as cuda
 
+from cudal2.arch import SM90
 from cudal2.build.artifact import BuiltKernel
 from cudal2.launch.driver import LaunchError, Module, error_name
 from cudal2.launch.plan import LaunchPlan, ParamSets, Words, plan_launch
@@ -30,6 +31,8 @@ class LoadedKernel:
         """Loads into the current context."""
         self.built = built
         self._module = Module(built.cubin_path.read_bytes(), built.entry, geometry.smem_bytes(config))
+        if geometry.cluster_size(config) > SM90.cluster_size_portable:
+            self._module.allow_large_clusters()
 
     @property
     def function(self) -> Any:

@@ -69,10 +69,12 @@ SM90_WS_AXES: tuple[Axis, ...] = (
     Axis("consumers", (1, 2, 3), True, "consumer warp groups"),
     Axis("cluster_m", (1, 2), True, "CTAs along M that share B by multicast"),
     Axis("cluster_n", (1, 2), True, "CTAs along N that share A by multicast"),
-    Axis("split_k", (1, 2, 4, 8), True, "CTAs that split K and reduce through distributed shared memory"),
+    Axis(
+        "split_k", (1, 2, 3, 4, 5, 6, 7, 8, 16), True, "CTAs that split K and reduce through distributed shared memory"
+    ),
     Axis("stages", (2, 3, 4, 5, 6, 7, 8, 10, 12), True, "pipeline stages, the prefetch depth"),
     Axis("epilogue", ("tma", "direct"), True, "stmatrix and TMA store, or predicated stores from registers"),
-    Axis("ctas_per_sm", (1, 2), True, "CTAs that fit one multiprocessor"),
+    Axis("ctas_per_sm", (1, 2, 3, 4), True, "CTAs that fit one multiprocessor"),
     Axis("raster", ("m", "n"), False, "axis along which consecutive tiles run inside a raster group"),
     Axis("group", (1, 2, 4, 8, 16), False, "tiles per raster group"),
     Axis("persistent", (False, True), False, "one wave of CTAs that loop over tiles, or one CTA per tile"),
