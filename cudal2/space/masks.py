@@ -17,9 +17,13 @@ class PrefixMasks:
 
     def __init__(self, validity: NDArray[np.bool_]) -> None:
         """Reduces the dense validity of :meth:`SearchSpace.validity` once."""
-        levels: list[Any] = [validity]
-        for axis in range(validity.ndim - 1, 0, -1):
-            levels.append(np.any(levels[-1], axis=axis))
+        legal = np.flatnonzero(validity)
+        levels = [validity]
+        # From the few that are legal: reducing the dense array axis by axis would read all of it.
+        for size, shape in ((np.prod(validity.shape[j:]), validity.shape[:j]) for j in range(validity.ndim - 1, 0, -1)):
+            level = np.zeros(shape, np.bool_)
+            level.ravel()[legal // size] = True
+            levels.append(level)
         self._levels = tuple(reversed(levels))
 
     @property

@@ -5,7 +5,8 @@ from __future__ import annotations
 import hashlib
 import json
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import reduce
 from types import SimpleNamespace
 from typing import Any
 
@@ -20,8 +21,10 @@ from cudal2.space.config import KernelConfig
 from cudal2.space.narrowing import limit_rule, narrowed_axes
 from cudal2.space.rules import RULES, Rule
 
-#: Dense arrays kept, in bytes: a full space takes 4.4 MB a problem, a recorded one a tenth of it.
+#: Dense arrays kept, in bytes: a full space takes 20 MB a problem, a recorded one half a megabyte.
 _CACHE_BYTES = 96 * 2**20
+#: Axes that decide in which order tiles run, and nothing else.
+_ORDER_AXES = frozenset({"raster", "group"})
 
 
 class SearchSpace:
@@ -47,7 +50,7 @@ class SearchSpace:
         self.axes = narrowed_axes(self.settings.axes)
         self.rules = (*RULES, *(limit_rule(limit, self.settings.name) for limit in self.settings.limits))
         self._position = {axis.name: at for at, axis in enumerate(self.axes)}
-        self._static: dict[tuple[str, str], NDArray[np.bool_]] = {}
+        self._static: dict[tuple[str, str], tuple[NDArray[np.bool_], list[NDArray[np.bool_]]]] = {}
         self._dense: OrderedDict[Problem, NDArray[np.bool_]] = OrderedDict()
 
     @property
@@ -73,18 +76,26 @@ class SearchSpace:
         if problem in self._dense:
             self._dense.move_to_end(problem)
             return self._dense[problem]
-        parts = [self._static_validity(problem)]
-        parts += [self._broadcast(rule, problem) for rule in self.rules if rule.by_size]
-        # Smallest first, so that most of the work happens on small arrays.
-        valid = np.ones((1,) * len(self.axes), np.bool_)
-        for part in sorted(parts, key=lambda part: part.size):
-            valid = valid & part
-        valid = np.ascontiguousarray(np.broadcast_to(valid, self.dims))
+        whole, by_order = self._conditions(problem)
+        # About one in a hundred is legal but for its tile order: only those are spread over the raster axes.
+        at: list[Any] = list(np.nonzero(whole))
+        for name in _ORDER_AXES:
+            at[self._position[name]] = slice(None)
+        index = tuple(at)
+        valid = np.zeros(self.dims, np.bool_)
+        valid[index] = True
+        for part in by_order:
+            valid[index] &= np.broadcast_to(part, self.dims)[index]
         valid.setflags(write=False)
         self._dense[problem] = valid
         while len(self._dense) > 1 and len(self._dense) * self.total > _CACHE_BYTES:
             self._dense.popitem(last=False)
         return valid
+
+    def possible(self, problem: Problem) -> NDArray[np.bool_]:
+        """Which configurations only the rules on m, n and k can forbid: a superset of the legal; of shape ``dims``."""
+        conditions = [self._broadcast(rule, problem) for rule in self.rules if not rule.by_size]
+        return np.broadcast_to(reduce(np.logical_and, conditions), self.dims)
 
     def explain(self, config: KernelConfig, problem: Problem) -> list[str]:
         """Why a configuration is not legal, one sentence per broken rule; empty if it is."""
@@ -101,11 +112,11 @@ class SearchSpace:
 
         The counts and ``legal_count`` add up to ``total``.
         """
-        kept = np.ones(self.dims, np.bool_)
+        kept = np.ones((1,) * len(self.axes), np.bool_)
         left, removed = self.total, dict.fromkeys((rule.name for rule in self.rules), 0)
         for rule in self.rules:
-            kept &= self._broadcast(rule, problem)
-            now = int(np.count_nonzero(kept))
+            kept = kept & self._broadcast(rule, problem)
+            now = int(np.count_nonzero(kept)) * (self.total // kept.size)
             removed[rule.name] += left - now
             left = now
         return removed
@@ -178,15 +189,23 @@ class SearchSpace:
         """The inverse of :meth:`flat`."""
         return self.decode([int(at) for at in np.unravel_index(flat, self.dims)])
 
-    def _static_validity(self, problem: Problem) -> NDArray[np.bool_]:
+    def _conditions(self, problem: Problem) -> tuple[NDArray[np.bool_], list[NDArray[np.bool_]]]:
+        """All rules that do not read the tile order as one array, and those that do; the size-free ones are kept."""
         key = (problem.acc, problem.layout)
         if key not in self._static:
-            valid = np.ones((1,) * len(self.axes), np.bool_)
-            for rule in self.rules:
-                if not rule.by_size:
-                    valid = valid & self._broadcast(rule, problem)
-            self._static[key] = valid
-        return self._static[key]
+            self._static[key] = self._combined((rule for rule in self.rules if not rule.by_size), problem)
+        whole, by_order = self._static[key]
+        sized, sized_by_order = self._combined((rule for rule in self.rules if rule.by_size), problem)
+        every = np.broadcast_to(whole & sized, [1 if axis.name in _ORDER_AXES else len(axis) for axis in self.axes])
+        return every, by_order + sized_by_order
+
+    def _combined(self, rules: Iterable[Rule], problem: Problem) -> tuple[NDArray[np.bool_], list[NDArray[np.bool_]]]:
+        whole = [np.ones((1,) * len(self.axes), np.bool_)]
+        by_order: list[NDArray[np.bool_]] = []
+        for rule in rules:
+            (whole if _ORDER_AXES.isdisjoint(rule.axes) else by_order).append(self._broadcast(rule, problem))
+        # Smallest first, so that most of the work happens on small arrays.
+        return reduce(np.logical_and, sorted(whole, key=lambda part: part.size)), by_order
 
     def _broadcast(self, rule: Rule, problem: Problem) -> NDArray[np.bool_]:
         """The rule over all combinations of its own axes, with length 1 along the others."""
@@ -204,7 +223,7 @@ class SearchSpace:
         """What the sizes of the problem removed, and one sentence that says why."""
         name = f"{problem.mnk} {problem.acc} {problem.layout}"
         left = f"no configuration of space '{self.settings.name}' is legal for {name}"
-        possible = np.argwhere(np.broadcast_to(self._static_validity(problem), self.dims))
+        possible = np.argwhere(self.possible(problem))
         if possible.size == 0:
             return f"{left}, nor for any other sizes: narrow the space less"
         by_size = {rule.name for rule in self.rules if rule.by_size}
