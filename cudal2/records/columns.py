@@ -38,11 +38,47 @@ def list_medians(table: pa.Table, name: str) -> NDArray[np.float32]:
     return medians
 
 
-def dense_cells(shape: tuple[int, int], rows: NDArray[np.int64], columns: NDArray[np.int64]) -> NDArray[np.int32]:
-    """int32 [shape]: the position of each (row, column) pair in its list, -1 elsewhere."""
-    cells = np.full(shape, -1, np.int32)
-    cells[rows, columns] = np.arange(len(rows), dtype=np.int32)
-    return cells
+class Cells:
+    """Which (problem, configuration) pairs have a value, and where it is; reads like an array that is -1 elsewhere.
+
+    A space of millions of configurations of which a few hundred are recorded costs what is recorded.
+
+    Args:
+        shape: Problems and configurations.
+        rows: Problem of each pair.
+        columns: Flat configuration of each pair.
+        positions: Where its value is; by default the pairs' own order.
+    """
+
+    def __init__(
+        self,
+        shape: tuple[int, int],
+        rows: NDArray[np.int64],
+        columns: NDArray[np.int64],
+        positions: NDArray[np.int64] | None = None,
+    ) -> None:
+        self.shape = shape
+        keys = rows.astype(np.int64) * shape[1] + columns
+        order = np.argsort(keys, kind="stable")
+        # One key that no pair has, so that a search always lands on something.
+        self._keys = np.append(keys[order], np.iinfo(np.int64).max)
+        self._positions = np.append(order if positions is None else positions[order], -1)
+
+    def __getitem__(self, at: tuple[Any, Any]) -> NDArray[np.int64]:
+        """Positions of pairs, -1 where nothing is recorded; rows and columns broadcast."""
+        keys = np.asarray(at[0], np.int64) * self.shape[1] + np.asarray(at[1], np.int64)
+        found = np.searchsorted(self._keys, keys)
+        return np.where(self._keys[found] == keys, self._positions[found], -1)
+
+    def pairs(self) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+        """Row, column and position of every pair, sorted by row and column."""
+        rows, columns = np.divmod(self._keys[:-1], self.shape[1])
+        return rows, columns, self._positions[:-1]
+
+    def row(self, row: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Columns, ascending, and positions of one row."""
+        start, stop = np.searchsorted(self._keys, (row * self.shape[1], (row + 1) * self.shape[1]))
+        return self._keys[start:stop] - row * self.shape[1], self._positions[start:stop]
 
 
 def or_missing(values: NDArray[Any], missing: float) -> NDArray[np.float32]:

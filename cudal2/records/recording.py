@@ -19,7 +19,7 @@ from cudal2.arch import ARCHS
 from cudal2.errors import RecordError
 from cudal2.paths import data_dir
 from cudal2.problem import Acc, Problem
-from cudal2.records.columns import dense_cells, list_medians, mapped, numbers, or_missing
+from cudal2.records.columns import Cells, list_medians, mapped, numbers, or_missing
 from cudal2.records.finals import LAYOUT_SUFFIXES, REFERENCE
 from cudal2.records.fingerprint import Fingerprint
 from cudal2.records.measurement import Measurement, Mode, Status
@@ -32,8 +32,6 @@ logger = logging.getLogger(__name__)
 
 #: Status code of a cell; 0 is "not recorded".
 STATUS_CODES = {status: code for code, status in enumerate(Status, start=1)}
-#: Cells (problems x configurations) beyond which the dense index is refused: 256 MiB.
-MAX_CELLS = 2**26
 
 
 class Recording:
@@ -45,7 +43,7 @@ class Recording:
         metadata: Fingerprints, space and versions.
         mode: Protocol mode of the rows.
         pdl: Whether our launches carried the programmatic-dependent-launch attribute.
-        cells: int32 [problem, flat]: position in the arrays below, -1 (their last element) where nothing was recorded.
+        cells: [problem, flat]: position in the arrays below, -1 (their last element) where nothing was recorded.
         times_us: float32: median time of each cell, NaN where the candidate failed; NaN at -1.
         ref_times_us: float32: median of the reference in the same rounds, NaN where there is none; NaN at -1.
         costs_s: float32: build plus measurement, what a live search would have paid; 0 at -1.
@@ -149,14 +147,15 @@ class Recording:
 
     def times(self, problem: Problem) -> dict[int, tuple[float, Status]]:
         """Recorded cells of one problem: flat index -> (median time or NaN, status)."""
-        cells = self.cells[self.problem_index(problem)]
         order = list(Status)
-        flats = np.flatnonzero(cells >= 0)
-        return {int(at): (float(self.times_us[cells[at]]), order[self.statuses[cells[at]] - 1]) for at in flats}
+        pairs = zip(*self.cells.row(self.problem_index(problem)), strict=True)
+        return {int(flat): (float(self.times_us[cell]), order[self.statuses[cell] - 1]) for flat, cell in pairs}
 
     def recorded(self, problem: Problem) -> NDArray[np.bool_]:
         """Which configurations were recorded, in the shape of ``space.dims``."""
-        return np.reshape(self.cells[self.problem_index(problem)] >= 0, self.space.dims)
+        recorded = np.zeros(self.space.total, np.bool_)
+        recorded[self.cells.row(self.problem_index(problem))[0]] = True
+        return recorded.reshape(self.space.dims)
 
     def missing(self, problem: Problem) -> int:
         """Legal configurations without a row; 0 means the recording of this problem is complete."""
@@ -168,7 +167,7 @@ class Recording:
         Raises:
             RecordError: No row carries a reference.
         """
-        refs = self.ref_times_us[self.cells[self.problem_index(problem)]]
+        refs = self.ref_times_us[self.cells.row(self.problem_index(problem))[1]]
         refs = refs[~np.isnan(refs)]
         if refs.size:
             return float(np.median(refs))
@@ -194,13 +193,8 @@ class Recording:
 
     def _fill(self, codes: NDArray[np.int64]) -> None:
         table, rows, size = self._table, self._rows, self.space.total
-        if len(self.problems) * size > MAX_CELLS:
-            raise RecordError(
-                f"{len(self.problems)} problems x {size} configurations are too many to index: "
-                "publish the recording with the narrowed space it was made with"
-            )
         flats = np.ravel_multi_index(tuple(_positions(table, rows, self.axes)), self.space.dims)
-        self.cells = dense_cells((len(self.problems), size), codes[rows], flats)
+        self.cells = Cells((len(self.problems), size), codes[rows], flats)
         self.times_us = or_missing(list_medians(table, "times_us")[rows], np.nan)
         self.ref_times_us = or_missing(list_medians(table, "ref_times_us")[rows], np.nan)
         self.costs_s = or_missing((numbers(table, "compile_s") + numbers(table, "bench_s"))[rows], 0.0)

@@ -35,7 +35,7 @@ def data_digest(runner: Runner) -> str:
         return "live"
     digest = hashlib.sha256(runner.recording.fingerprint.sha256.encode())
     recording = runner.recording
-    for array in (runner.cells, recording.times_us, recording.ref_times_us, recording.statuses):
+    for array in (*runner.cells.pairs(), recording.times_us, recording.ref_times_us, recording.statuses):
         digest.update(array.tobytes())
     return digest.hexdigest()
 

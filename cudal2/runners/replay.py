@@ -10,6 +10,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from cudal2.errors import RecordError, ReplayMissError, UsageError
 from cudal2.problem import Problem
+from cudal2.records.columns import Cells
 from cudal2.records.measurement import Measurement, Status
 from cudal2.records.recording import STATUS_CODES, Recording
 from cudal2.space.config import KernelConfig
@@ -28,7 +29,7 @@ class ReplayRunner:
             ``mask``: only configurations with a row are allowed.
 
     Attributes:
-        cells: int32 [problem, flat of ``space``]: position in the recording's arrays, -1 where nothing was recorded.
+        cells: [problem, flat of ``space``]: position in the recording's arrays, -1 where nothing was recorded.
     """
 
     nondeterministic = False
@@ -61,7 +62,9 @@ class ReplayRunner:
         if problem not in self._allowed:
             allowed = self.space.validity(problem)
             if self.on_missing == "mask":
-                allowed = allowed & (self.cells[self.problem_index(problem)] >= 0).reshape(self.space.dims)
+                recorded = np.zeros(self.space.total, np.bool_)
+                recorded[self.cells.row(self.problem_index(problem))[0]] = True
+                allowed = allowed & recorded.reshape(self.space.dims)
             self._allowed[problem] = allowed
         return self._allowed[problem]
 
@@ -122,7 +125,7 @@ class ReplayRunner:
         """Adds to :attr:`cost_s` what these cells took when recorded; :meth:`run` does so itself."""
         self.cost_s += float(self.recording.costs_s[self._found(problem_index, flat)].sum())
 
-    def _found(self, problem_index: ArrayLike, flat: ArrayLike) -> NDArray[np.int32]:
+    def _found(self, problem_index: ArrayLike, flat: ArrayLike) -> NDArray[np.int64]:
         """Cells asked for, after making sure that none is legal and unrecorded."""
         indices, flats = np.broadcast_arrays(np.asarray(problem_index), np.asarray(flat))
         cells = np.asarray(self.cells[indices, flats])
@@ -140,13 +143,14 @@ class ReplayRunner:
         )
 
 
-def _projected(recording: Recording, space: SearchSpace) -> NDArray[np.int32]:
+def _projected(recording: Recording, space: SearchSpace) -> Cells:
     """The recording's cells re-indexed by the flat indices of another space."""
-    flats = np.zeros((), np.int64)
-    known = np.ones((), np.bool_)
-    for mine, theirs in zip(space.axes, recording.space.axes, strict=True):
-        position = {value: index for index, value in enumerate(theirs.values)}
-        indices = np.array([position.get(value, -1) for value in mine.values])
-        flats = flats[..., None] * len(theirs) + np.maximum(indices, 0)
-        known = known[..., None] & (indices >= 0)
-    return np.where(known.reshape(-1), recording.cells[:, flats.reshape(-1)], np.int32(-1))
+    rows, theirs, positions = recording.cells.pairs()
+    flats, kept = np.zeros(len(rows), np.int64), np.ones(len(rows), np.bool_)
+    digits = np.unravel_index(theirs, recording.space.dims)
+    for mine, recorded, digit in zip(space.axes, recording.space.axes, digits, strict=True):
+        position = {value: index for index, value in enumerate(mine.values)}
+        index = np.array([position.get(value, -1) for value in recorded.values])[digit]
+        flats = flats * len(mine) + index
+        kept &= index >= 0
+    return Cells((len(recording.problems), space.total), rows[kept], flats[kept], positions[kept])
