@@ -21,8 +21,8 @@ from cudal2.space.config import KernelConfig
 from cudal2.space.narrowing import limit_rule, narrowed_axes
 from cudal2.space.rules import RULES, Rule
 
-#: Dense arrays kept, in bytes: a full space takes 20 MB a problem, a recorded one half a megabyte.
-_CACHE_BYTES = 96 * 2**20
+#: Dense arrays kept, in bytes: a full space takes 20 MB a problem, the recorded one 4 MB for each of its 32.
+_CACHE_BYTES = 160 * 2**20
 #: Axes that decide in which order tiles run, and nothing else.
 _ORDER_AXES = frozenset({"raster", "group"})
 
