@@ -62,6 +62,24 @@ def test_a_batch_asks_for_each_new_configuration_once(runner):
     assert len(live.asked) == len(set(live.asked)) == vec.scorer.distinct
 
 
+def test_a_batch_is_built_at_once_before_it_is_measured(runner):
+    class Building(LiveRunner):
+        built = ()
+
+        def build(self, work):
+            assert not set(work) & set(self.built)
+            self.built = (*self.built, *work)
+
+        def run(self, problem, configs):
+            assert {(config, problem) for config in configs} <= set(self.built)
+            return super().run(problem, configs)
+
+    building = Building(runner)
+    vec = HgemmVecEnv(building, n_envs=32)
+    vec.step(random_legal(runner, problems_of(vec.reset()), np.random.default_rng(0)))
+    assert len(building.built) == len(building.asked) == vec.scorer.distinct > 20
+
+
 def test_a_refused_action_has_its_reason_and_costs_nothing(runner):
     vec = HgemmVecEnv(runner, problems=runner.problems[:1], n_envs=2)
     vec.reset()

@@ -6,9 +6,9 @@ Both the single environment and the batched one go through here, so a proposal i
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,9 +21,18 @@ from cudal2.rl.reward import REWARD_MAX, REWARD_MIN
 from cudal2.runners.base import Runner
 from cudal2.runners.replay import ReplayRunner
 from cudal2.search.base import log_ratio
+from cudal2.space.config import KernelConfig
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
+
+
+@runtime_checkable
+class Builds(Protocol):
+    """A runner that can compile for several problems at once; measuring then finds everything built."""
+
+    def build(self, work: Iterable[tuple[KernelConfig, Problem]]) -> object:
+        """Fills the build cache."""
 
 
 class Outcome(NamedTuple):
@@ -158,25 +167,26 @@ class Scorer:
         ]
         for row in np.flatnonzero(~passed).tolist():
             problem, config = self.problems[index[row]], self.space.from_flat(int(flat[row]))
-            outcomes[row] = _outcome(runner.run(problem, [config])[0], runner.reference_us(problem))
+            outcomes[row] = self._outcome(runner.run(problem, [config])[0])
         return outcomes
 
     def _measured(self, index: Ints, flat: Ints) -> list[Outcome]:
-        """One runner call per problem: it builds the batch in parallel and interleaves it with the reference."""
+        """Builds the batch in one go, then measures problem by problem, each interleaved with its reference."""
+        configs = [self.space.from_flat(int(one)) for one in flat]
+        if isinstance(self.runner, Builds):
+            self.runner.build([(config, self.problems[at]) for config, at in zip(configs, index.tolist(), strict=True)])
         outcomes: dict[int, Outcome] = {}
-        for problem in np.unique(index).tolist():
-            rows = np.flatnonzero(index == problem).tolist()
-            configs = [self.space.from_flat(int(flat[row])) for row in rows]
-            reference_us = self.runner.reference_us(self.problems[problem])
-            for row, measured in zip(rows, self.runner.run(self.problems[problem], configs), strict=True):
-                outcomes[row] = _outcome(measured, reference_us)
+        for at in np.unique(index).tolist():
+            rows = np.flatnonzero(index == at).tolist()
+            measured = self.runner.run(self.problems[at], [configs[row] for row in rows])
+            outcomes |= {row: self._outcome(one) for row, one in zip(rows, measured, strict=True)}
         return [outcomes[row] for row in range(len(index))]
 
-
-def _outcome(measured: Measurement, reference_us: float) -> Outcome:
-    time_us = measured.median_us if measured.ok else math.nan
-    ratio = log_ratio(measured, reference_us)
-    return Outcome(ratio, time_us, measured.status, measured.reason, measured.registers, measured.pdl)
+    def _outcome(self, row: Measurement) -> Outcome:
+        # Asking a live runner for a problem's own reference costs a measurement; rows usually carry theirs.
+        needed = row.ok and row.speedup is None
+        ratio = log_ratio(row, self.runner.reference_us(row.problem) if needed else math.nan)
+        return Outcome(ratio, row.median_us if row.ok else math.nan, row.status, row.reason, row.registers, row.pdl)
 
 
 def _replay_index(runner: Runner, problems: Sequence[Problem]) -> Ints:
