@@ -61,7 +61,7 @@ class Toolchain:
             target=arch.target,
             nvrtc_version=nvrtc_version,
             versions=versions,
-            include_dirs=tuple(dict.fromkeys((cutlass_dir, cuda_dir, cccl_dir))),
+            include_dirs=tuple(dict.fromkeys((cutlass_dir, cuda_dir, *_cccl_roots(cccl_dir)))),
             signature=_sign(arch.target, nvrtc_version, versions),
         )
 
@@ -122,6 +122,11 @@ def _find_header(package: str, major: int, header: str) -> tuple[Path, str]:
             if (folder / header).is_file():
                 return folder, f"toolkit-{major}"
     raise ToolchainError(f"<{header}> not found: {nvrtc.INSTALL} (or pip install {package}, or set CUDA_HOME)")
+
+
+def _cccl_roots(cccl_dir: Path) -> tuple[Path, ...]:
+    """CCCL's own root and, where that is a folder of the toolkit's headers, theirs too: they say <cccl/cuda/std/...>."""
+    return (cccl_dir, cccl_dir.parent) if cccl_dir.name == "cccl" else (cccl_dir,)
 
 
 def _cuda_roots() -> list[Path]:
