@@ -125,6 +125,12 @@ def test_missing_bindings_name_the_command(monkeypatch):
         Toolchain.detect()
 
 
+def test_old_cuda_core_is_refused(monkeypatch):
+    monkeypatch.setattr(nvrtc, "_core_version", "0.6.0")
+    with pytest.raises(ToolchainError, match=r"cuda-core 0\.6\.0 is older than 1\.0: pip install"):
+        Toolchain.detect()
+
+
 class _Bindings:
     def __init__(self, answer):
         self.answer = answer
@@ -152,3 +158,15 @@ def test_old_nvrtc_is_refused(monkeypatch):
 
 def test_include_dirs_are_absolute():
     assert all(Path(folder).is_absolute() for folder in Toolchain.detect().include_dirs)
+
+
+def test_headers_of_packages_in_different_folders_find_each_other(monkeypatch, tmp_path):
+    """CUDA's fp16 header says <cccl/cuda/std/...>; that resolves even where CCCL was installed somewhere else."""
+    elsewhere = tmp_path / "include" / "cccl"
+    real = toolchain._find_header
+    monkeypatch.setattr(
+        toolchain,
+        "_find_header",
+        lambda package, major, header: (elsewhere, "13.0") if "cccl" in package else real(package, major, header),
+    )
+    assert {elsewhere, elsewhere.parent} <= set(Toolchain.detect().include_dirs)

@@ -13,15 +13,16 @@ except ImportError:
     _bindings = None
 try:
     from cuda.core import Program, ProgramOptions
+    from cuda.core import __version__ as _core_version
 except ImportError:
-    try:
-        from cuda.core.experimental import Program, ProgramOptions
-    except ImportError:
-        Program = ProgramOptions = None
+    Program = ProgramOptions = None
+    _core_version = ""
 
 INSTALL = "pip install 'cudal2[build]'"
 #: Precompiled headers, which the build times stand on, came with CUDA 12.8.
 OLDEST = (12, 8)
+#: Earlier ones have no precompiled headers, or want a driver to compile.
+OLDEST_CORE = 1
 
 
 def version() -> tuple[int, int]:
@@ -32,6 +33,8 @@ def version() -> tuple[int, int]:
     """
     if _bindings is None or Program is None:
         raise ToolchainError(f"cuda-bindings and cuda-core are not installed: {INSTALL}")
+    if int(_core_version.partition(".")[0]) < OLDEST_CORE:
+        raise ToolchainError(f"cuda-core {_core_version} is older than {OLDEST_CORE}.0: {INSTALL} --upgrade")
     try:
         status, major, minor = _bindings.nvrtcVersion()
     except (RuntimeError, OSError) as error:
