@@ -77,6 +77,19 @@ def test_ctrl_c_saves_the_last_boundary_and_the_table_and_can_be_resumed(runner,
     assert_same_state(whole.checkpoint_path, resumed.checkpoint_path)
 
 
+def test_a_resumed_live_run_does_not_measure_again_what_its_records_hold(runner, tmp_path):
+    live = {"fingerprint": FINGERPRINT, "progress": False}
+    first = LiveRunner(runner)
+    train(SETTINGS, first, tmp_path / "run", steps=64, **live)
+    rows = [row for problem, config in first.asked for row in runner.run(problem, [config])]
+    later = [row for p in runner.problems for row in runner.run(p, list(runner.space.enumerate(p))[:20])]
+    second = LiveRunner(runner)
+    result = train(SETTINGS, second, tmp_path / "run", steps=256, resume=True, known=[*rows, *later], **live)
+    held = {(row.problem, row.config) for row in (*rows, *later)}
+    assert second.asked and not held & set(second.asked)
+    assert result.distinct == len(held) + len(second.asked)
+
+
 def test_a_finished_run_resumed_takes_no_step(runner, tmp_path):
     first = train(SETTINGS, runner, tmp_path / "run", steps=64, progress=False)
     again = train(SETTINGS, runner, tmp_path / "run", steps=64, resume=True, progress=False)

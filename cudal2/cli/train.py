@@ -16,6 +16,7 @@ from cudal2.errors import NothingValidError
 from cudal2.settings import load_train
 
 if TYPE_CHECKING:
+    from cudal2.records.measurement import Measurement
     from cudal2.rl.train import TrainResult
 
 _EPILOG = """examples:
@@ -71,8 +72,16 @@ def run(arguments: argparse.Namespace) -> int:
             problems=opened.problems,
             horizon=arguments.horizon,
             fingerprint=opened.fingerprint,
+            known=_known(run_dir / "records") if arguments.resume and opened.backend == "gpu" else (),
         )
     return _report(result, arguments.json)
+
+
+def _known(records: Path) -> tuple[Measurement, ...]:
+    """What the run measured after its last checkpoint, and before."""
+    from cudal2.records.shards import read_shards
+
+    return tuple(read_shards(records).measurements)
 
 
 def _report(result: TrainResult, as_json: bool) -> int:

@@ -135,6 +135,19 @@ class Scorer:
         for key, ratio, time_us, status, reason, registers, pdl in state["measured"]:
             self._remember(key, Outcome(ratio, time_us, Status(status), reason, registers, pdl))
 
+    def remember(self, rows: Iterable[Measurement]) -> None:
+        """Takes over measurements made before, so that they are not repeated; what does not belong here is left out."""
+        indices = {problem: index for index, problem in enumerate(self.problems)}
+        for row in rows:
+            config, index = row.config, indices.get(row.problem)
+            if config is None or index is None:
+                continue
+            if any(getattr(config, axis.name) not in axis.values for axis in self.space.axes):
+                continue
+            key = index * self.space.total + self.space.flat(config)
+            if key not in self._known:
+                self._remember(key, self._outcome(row))
+
     def _learn(self, keys: Ints) -> None:
         index, flat = np.divmod(keys, self.space.total)
         if isinstance(self.runner, ReplayRunner):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import math
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -19,6 +19,7 @@ from cudal2.errors import UsageError
 from cudal2.problem import Problem
 from cudal2.progress import Progress
 from cudal2.records.fingerprint import Fingerprint
+from cudal2.records.measurement import Measurement
 from cudal2.rl import run_dir as layout
 from cudal2.rl.best import Found, found, write_tables
 from cudal2.rl.checkpoint import Checkpoint, latest, load, rng_state, save, set_rng_state
@@ -73,6 +74,7 @@ def train(
     problems: Sequence[Problem] | None = None,
     horizon: int = 1,
     fingerprint: Fingerprint | None = None,
+    known: Iterable[Measurement] = (),
     progress: bool = True,
 ) -> TrainResult:
     """Trains a policy, or continues a run to ``steps`` in all.
@@ -90,6 +92,7 @@ def train(
         problems: Problems to train on; by default all the runner has.
         horizon: Steps per episode.
         fingerprint: Environment of the measurements, for the table; a recording has its own.
+        known: Measurements made before, answered from memory: the records of a live run that is resumed.
         progress: Show how far it has got, on stderr.
 
     Raises:
@@ -102,6 +105,7 @@ def train(
     layout.prepare(run_dir, resume)
     with _one_thread():
         run = _Run(settings, runner, run_dir, resume, tuple(problems or runner.problems), horizon, fingerprint)
+        run.env.scorer.remember(known)
         return run.train(progress)
 
 
