@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-import shutil
 from pathlib import Path
 
 import pytest
@@ -13,7 +12,6 @@ from cudal2.build.compiler import compile_source
 from cudal2.build.toolchain import Toolchain
 from cudal2.codegen import KernelSource, headers_digest, render
 from cudal2.errors import ToolchainError
-from cudal2.paths import kernels_dir
 from cudal2.space.config import KernelConfig
 
 TOOLCHAIN = Toolchain.detect()
@@ -76,24 +74,27 @@ def test_second_source_of_a_process_reads_the_precompiled_header(pch_dir):
     assert results[1].cubin != results[0].cubin
 
 
-@pytest.fixture
-def kernels(tmp_path):
-    return Path(shutil.copytree(kernels_dir(), tmp_path / "kernels"))
+def including(header: Path) -> KernelSource:
+    tiny = source('extern "C" __global__ void cudal2_gemm(int* out) { out[0] = marked; }', f'#include "{header.name}"')
+    return dataclasses.replace(tiny, include_dir=header.parent, headers=headers_digest(header.parent))
 
 
-def test_edited_header_is_compiled_not_its_precompiled_ancestor(kernels, pch_dir):
-    before = compile_source(render(PINGPONG, "fp32", "tn", kernels), TOOLCHAIN, pch_dir)
-    header = kernels / "include" / "cudal2" / "raster.cuh"
-    header.write_text(header.read_text() + "namespace cudal2 { __device__ int marked = 1; }\n")
-    after = compile_source(render(PINGPONG, "fp32", "tn", kernels), TOOLCHAIN, pch_dir)
-    assert b"marked" not in before.cubin
-    assert b"marked" in after.cubin
+def test_edited_header_is_compiled_not_its_precompiled_ancestor(tmp_path, tmp_path_factory):
+    header, pch_dir = tmp_path / "marked.cuh", tmp_path_factory.mktemp("pch")
+    header.write_text("__device__ int marked = 1;")
+    results = [compile_source(including(header), TOOLCHAIN, pch_dir) for _ in range(2)]
+    assert results[1].pch_used
+    header.write_text("__device__ int marked = 2, another;")
+    edited = compile_source(including(header), TOOLCHAIN, pch_dir)
+    assert b"another" in edited.cubin
+    assert b"another" not in results[1].cubin
 
 
-def test_header_edited_after_the_render_stops_the_build(kernels):
-    stale = render(PINGPONG, "fp32", "tn", kernels)
-    header = kernels / "include" / "cudal2" / "raster.cuh"
-    header.write_text(header.read_text() + "\n")
+def test_header_edited_after_the_render_stops_the_build(tmp_path):
+    header = tmp_path / "marked.cuh"
+    header.write_text("__device__ int marked = 1;")
+    stale = including(header)
+    header.write_text("__device__ int marked = 2;")
     with pytest.raises(ToolchainError, match="changed during the build: run it again"):
         compile_source(stale, TOOLCHAIN)
 
