@@ -94,9 +94,8 @@ def compile_source(source: KernelSource, toolchain: Toolchain, pch_dir: Path | N
 
 def _compile(source: KernelSource, toolchain: Toolchain, pch_dir: Path | None) -> tuple[bytes, str]:
     if pch_dir is not None and pch_dir.is_dir():
-        pch_dir = (
-            pch_dir / source.headers[:16]
-        )  # NVRTC goes on reading a precompiled header after an edit of the header
+        # NVRTC goes on reading a precompiled header after an edit of what it was made from.
+        pch_dir = pch_dir / source.headers[:16]
         pch_dir.mkdir(exist_ok=True)
     # One name for all: NVRTC looks a precompiled header up by the name of the source.
     return nvrtc.compile_cubin(source.text, f"{ENTRY}.cu", toolchain.options(source.include_dir, pch_dir))
