@@ -125,7 +125,7 @@ def _find_header(package: str, major: int, header: str) -> tuple[Path, str]:
 
 
 def _cccl_roots(cccl_dir: Path) -> tuple[Path, ...]:
-    """CCCL's own root and, where that is a folder of the toolkit's headers, theirs too: they say <cccl/cuda/std/...>."""
+    """CCCL's own root and, inside a folder of the toolkit's headers, that too: they say <cccl/cuda/std/...>."""
     return (cccl_dir, cccl_dir.parent) if cccl_dir.name == "cccl" else (cccl_dir,)
 
 
