@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from cudal2.errors import RecordError
-from cudal2.report.plots import _MUTED, _OURS, _STYLE
+from cudal2.report.plots import _MUTED, _OURS, _STYLE, _TIE
 
 
 def read_curve(run_dir: Path) -> list[dict[str, Any]]:
@@ -38,7 +39,7 @@ def save_run(curve: Sequence[Mapping[str, Any]], speedups: Mapping[str, float], 
     """Draws the learning curve and the speed-up of each shape's winner over cuBLASLt-AutoTuning.
 
     Args:
-        curve: Rows with ``distinct`` and ``best_ratio``.
+        curve: Rows with ``steps``, ``reward`` and ``best_ratio``.
         speedups: Shape to search-time speed-up.
         path: The ``.png`` or ``.svg`` to write.
 
@@ -60,11 +61,16 @@ def save_run(curve: Sequence[Mapping[str, Any]], speedups: Mapping[str, float], 
 
 def _learning(axes: Axes, curve: Sequence[Mapping[str, Any]]) -> None:
     rows = [row for row in curve if row["best_ratio"].get("all") is not None]
-    axes.plot([row["distinct"] for row in rows], [row["best_ratio"]["all"] for row in rows], color=_OURS)
+    steps = [row["steps"] for row in rows]
+    axes.plot(steps, [row["best_ratio"]["all"] for row in rows], color=_OURS, label="best so far")
+    axes.plot(
+        steps, [math.exp(row["reward"]) for row in rows], color=_TIE, label="proposals, as the curriculum draws shapes"
+    )
     axes.axhline(1.0, color=_MUTED, linewidth=0.9, zorder=0)
-    axes.set_xlabel("different configurations measured")
-    axes.set_ylabel("best so far, geomean (1 = cuBLASLt)")
+    axes.set_xlabel("environment steps")
+    axes.set_ylabel("geomean speed-up (1 = cuBLASLt)")
     axes.set_title("search")
+    axes.legend(frameon=False, fontsize=8)
 
 
 def _shapes(axes: Axes, speedups: Mapping[str, float]) -> None:
