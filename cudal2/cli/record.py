@@ -63,7 +63,7 @@ def _record(arguments: argparse.Namespace) -> int:
         raise UsageError("--out is missing: give the directory of the shards")
     problems = shared.problems(arguments)
     require_gpu(arguments.device)
-    done = _done(arguments.out, arguments.pdl)
+    done = _done(arguments.out, arguments.pdl == "on")
     space = shared.search_space(arguments)
     work = [(problem, pending(space, problem, done, arguments.seed)[: arguments.limit]) for problem in problems]
     total = sum(len(configs) for _, configs in work)
@@ -102,10 +102,12 @@ def _publish(arguments: argparse.Namespace) -> int:
     space = shared.search_space(arguments) if arguments.space else None
     Recording.publish(shards.measurements, arguments.out, shards.fingerprints, space)
     size_mb = arguments.out.stat().st_size / 1e6
-    recorded = Recording.load(arguments.out).problems
+    ours = [row for row in shards.measurements if row.config is not None]
+    recorded = sorted({row.problem for row in ours})
     note(f"{arguments.out}: {len(recorded)} problems, {len(shards.measurements)} rows, {size_mb:.2f} MB")
     if space is not None:
-        done = already_done(shards.measurements, shards.measurements[0].pdl)
-        missing = sum(len(pending(space, problem, done)) for problem in recorded)
-        note(f"legal configurations of this space without a row: {missing}")
+        for pdl in sorted({row.pdl for row in ours}):
+            done = already_done(ours, pdl)
+            missing = sum(len(pending(space, problem, done)) for problem in recorded)
+            note(f"PDL {'on' if pdl else 'off'}: {missing} legal configurations of this space without a row")
     return 0

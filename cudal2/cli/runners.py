@@ -53,7 +53,9 @@ def add_backend(parser: argparse.ArgumentParser) -> None:
 def add_gpu(parser: argparse.ArgumentParser) -> None:
     """``--device``, ``--pdl``, ``--bench``, ``--jobs`` and ``--cache-dir``; read back by :func:`open_gpu`."""
     parser.add_argument("--device", type=int, default=0, metavar="N", help="on a GPU: which one (default 0)")
-    parser.add_argument("--pdl", action="store_true", help="on a GPU: launch with programmatic dependent launch")
+    parser.add_argument(
+        "--pdl", choices=("on", "off"), help="programmatic dependent launch (default: off; by replay, as recorded)"
+    )
     parser.add_argument("--bench", default="offline", metavar="FILE", help="on a GPU: YAML, or a name in configs/bench")
     parser.add_argument("--jobs", type=shared.positive, metavar="N", help="compiler processes (default: one per core)")
     shared.add_cache(parser)
@@ -92,7 +94,7 @@ def open_replay(arguments: argparse.Namespace) -> Opened:
 
     wanted = tuple(shared.problems(arguments)) if shared.chosen_shapes(arguments) else ()
     path = arguments.recording or bundled_recording(arguments.acc)
-    recording = Recording.load(path)
+    recording = Recording.load(path, pdl=None if arguments.pdl is None else arguments.pdl == "on")
     space = SearchSpace(recording.space.arch, load_space(arguments.space)) if arguments.space else None
     runner = ReplayRunner(recording, space, on_missing="mask")
     for problem in wanted:
@@ -101,7 +103,8 @@ def open_replay(arguments: argparse.Namespace) -> Opened:
     problems = wanted or tuple(p for p in runner.problems if (p.acc, p.layout) == kind)
     if not problems:
         raise NothingValidError(f"{path.name} holds no {arguments.acc} {arguments.layout} problem")
-    note(f"recording: {path.name}, {len(problems)} problems, {recording.fingerprint.gpu}")
+    pdl = "on" if recording.pdl else "off"
+    note(f"recording: {path.name}, {len(problems)} problems, {recording.fingerprint.gpu}, PDL {pdl}")
     return Opened("replay", runner, problems, recording.fingerprint)
 
 
@@ -122,14 +125,16 @@ def open_gpu(
         shared.search_space(arguments),
         wanted,
         settings=load_bench(arguments.bench),
-        pdl=arguments.pdl,
+        pdl=arguments.pdl == "on",
         device_index=arguments.device,
         cache=shared.build_cache(arguments),
         jobs=arguments.jobs,
         on_done=on_done,
     ) as runner:
         fingerprint = runner.fingerprint()
-        note(f"GPU: {fingerprint.gpu}, driver {fingerprint.driver}, {len(wanted)} problems, PDL {arguments.pdl}")
+        note(
+            f"GPU: {fingerprint.gpu}, driver {fingerprint.driver}, {len(wanted)} problems, PDL {arguments.pdl or 'off'}"
+        )
         if records is not None:
             runner.record_to(records, {"argv": sys.argv[1:]})
         yield Opened("gpu", runner, wanted, fingerprint)
