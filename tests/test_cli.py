@@ -59,8 +59,19 @@ def examples() -> list[str]:
     return [re.split(r"\s{3,}", line.strip())[0] for line in lines if line.startswith("  cudal2 ")]
 
 
-@pytest.mark.parametrize("example", examples())
-def test_the_examples_in_the_help_are_right(example: str) -> None:
+def readme_commands() -> list[str]:
+    """Every command line of the README's shell blocks that this package answers."""
+    blocks = re.findall(r"```bash\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    lines = [line.split("#")[0].strip() for block in blocks for line in block.replace("\\\n", " ").splitlines()]
+    lines = [
+        line.replace("./eval_one_file.sh", "python -m cudal2 eval").replace("cudal2.train", "cudal2 train")
+        for line in lines
+    ]
+    return [line.removeprefix("python -m ") for line in lines if line.startswith("python -m cudal2")]
+
+
+@pytest.mark.parametrize("example", [*examples(), *readme_commands()])
+def test_the_examples_in_help_and_readme_are_right(example: str) -> None:
     arguments = cli.parser().parse_args(shlex.split(example)[1:])
     if getattr(arguments, "space", None):
         load_space(arguments.space)
