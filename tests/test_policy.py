@@ -11,6 +11,7 @@ from cudal2.rl.env import observation_space
 from cudal2.rl.policy import AutoregressivePolicy, bind_masks
 from cudal2.rl.scoring import Scorer
 from cudal2.runners.replay import ReplayRunner
+from cudal2.search.analytic import log_weights
 
 
 @pytest.fixture(scope="module")
@@ -39,6 +40,11 @@ def rows(scorer, index):
     return torch.from_numpy(table.batch(np.asarray(index)))
 
 
+def ranked_input(scorer, index):
+    candidates = scorer.masks.candidates(index)
+    return candidates, log_weights(scorer.space, scorer.problems[index], candidates)
+
+
 def test_probabilities_of_the_legal_configurations_add_up_to_one(scorer, policy):
     for index in range(len(scorer.problems)):
         candidates = scorer.masks.candidates(index)
@@ -47,6 +53,22 @@ def test_probabilities_of_the_legal_configurations_add_up_to_one(scorer, policy)
         _, log_prob, _ = policy.evaluate_actions(obs, actions)
         assert log_prob.exp().sum().item() == pytest.approx(1.0, abs=1e-5)
         assert log_prob.exp().max() > 2.0 / len(candidates)
+
+
+def test_an_untrained_policy_is_the_prior(scorer):
+    torch.manual_seed(3)
+    spaces_ = observation_space(len(scorer.problems)), spaces.MultiDiscrete(list(scorer.space.dims))
+    fresh = AutoregressivePolicy(*spaces_, lambda _: 1e-3, hidden=16)
+    with torch.no_grad():
+        fresh.head_out.zero_()
+    bind_masks(fresh, scorer.masks)
+    for index in range(len(scorer.problems)):
+        candidates, prior = ranked_input(scorer, index)
+        obs = rows(scorer, np.full(len(candidates), index))
+        _, log_prob, _ = fresh.evaluate_actions(obs, torch.from_numpy(scorer.masks.actions(candidates)))
+        expected = prior - np.log(np.exp(prior).sum())
+        assert log_prob.detach().numpy() == pytest.approx(expected, abs=1e-4)
+        assert fresh.ranking(obs[0].numpy(), candidates, prior).flat[0] == candidates[np.argmax(prior)]
 
 
 def test_samples_are_legal_and_evaluation_repeats_their_log_probability(scorer, policy):
@@ -71,7 +93,7 @@ def test_sample_frequencies_follow_the_log_probabilities(scorer, policy):
     size = 4000
     actions, _, _ = policy.forward(rows(scorer, np.zeros(size, int)))
     drawn = scorer.masks.flat(actions.numpy())
-    ranking = policy.ranking(rows(scorer, [0])[0].numpy(), scorer.masks.candidates(0))
+    ranking = policy.ranking(rows(scorer, [0])[0].numpy(), *ranked_input(scorer, 0))
     for flat, log_prob in zip(ranking.flat[:5], ranking.log_prob[:5], strict=True):
         expected = np.exp(log_prob)
         assert (drawn == flat).mean() == pytest.approx(expected, abs=4 * np.sqrt(expected / size))
@@ -89,13 +111,13 @@ def test_ranking_is_exact_sorted_and_deterministic(scorer, policy):
     index = 4
     candidates = scorer.masks.candidates(index)
     obs = rows(scorer, np.full(len(candidates), index))
-    ranking = policy.ranking(obs[0].numpy(), candidates)
+    ranking = policy.ranking(obs[0].numpy(), *ranked_input(scorer, index))
     assert sorted(ranking.flat) == candidates.tolist()
     assert (np.diff(ranking.log_prob) <= 0).all()
     assert np.exp(ranking.log_prob).sum() == pytest.approx(1.0, abs=1e-5)
     _, log_prob, _ = policy.evaluate_actions(obs, torch.from_numpy(scorer.masks.actions(ranking.flat)))
     assert log_prob.detach().numpy() == pytest.approx(ranking.log_prob, abs=1e-4)
-    top = policy.ranking(obs[0].numpy(), candidates, top=5)
+    top = policy.ranking(obs[0].numpy(), *ranked_input(scorer, index), top=5)
     assert (top.flat == ranking.flat[:5]).all()
 
 

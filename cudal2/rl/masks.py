@@ -1,8 +1,8 @@
-"""Which values of each axis still lead to a legal configuration, for many problems at once.
+"""Exact masks and a prior over the legal configurations, axis by axis, for many problems at once.
 
-The configurations that any problem of the same kind may use form one trie, shared by all. A problem is one bit per
-node: whether a legal configuration lies below it. So a thousand problems of the full space take some 40 MB, where a
-thousand dense arrays would take 20 GB.
+The configurations that any problem of the same kind may use form one trie, shared by all. A problem is one number per
+node: the logarithm of the analytic model's weight of the legal configurations below it, -inf if there are none. So a
+thousand problems of the full space take 1 GB at most, where a thousand dense arrays would take 20.
 """
 
 from __future__ import annotations
@@ -15,17 +15,19 @@ from numpy.typing import NDArray
 
 from cudal2.errors import NothingValidError, UsageError
 from cudal2.problem import Problem
+from cudal2.search.analytic import log_weights
 from cudal2.space.space import SearchSpace
 
 Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
+Floats = NDArray[np.float32]
 
-#: Bits of all problems held at once, in bytes; the least recently used problem makes room.
-ARENA_BYTES = 2**28
+#: Numbers of all problems held at once, in bytes; the least recently used problem makes room.
+ARENA_BYTES = 2**30
 
 
 class MaskBank:
-    """Exact masks of a list of problems.
+    """Exact masks and priors of a list of problems.
 
     A node stands for the values chosen so far: :meth:`root` for none, :meth:`step` goes down one axis.
 
@@ -46,15 +48,16 @@ class MaskBank:
         self.problems = tuple(problems)
         self.dims = space.dims
         self.width = max(self.dims)
+        self._space = space
         self._allowed = allowed
         self._leaves = _possible(space, self.problems)
         self._children, self._parents = _trie(self._leaves, self.dims)
-        # Each level ends with a node for what is not in the trie; its bit is never set.
+        # Each level ends with a node for what is not in the trie; it is never legal.
         sizes = [len(table) for table in self._children[1:]] + [len(self._leaves) + 1]
         self._first = np.concatenate(([0], np.cumsum(sizes)))
-        row_bytes = int(self._first[-1] // 8 + 1)
-        rows = min(len(self.problems), max_rows or max(1, ARENA_BYTES // row_bytes))
-        self._arena = np.zeros((rows, row_bytes), np.uint8)
+        nodes = int(self._first[-1])
+        rows = min(len(self.problems), max_rows or max(1, ARENA_BYTES // (4 * nodes)))
+        self._arena = np.empty((rows, nodes), np.float32)
         self._slots = np.full(len(self.problems), -1, np.int64)
         self._used: OrderedDict[int, int] = OrderedDict()
         self._strides = np.array([int(np.prod(self.dims[axis + 1 :])) for axis in range(len(self.dims))], np.int64)
@@ -71,7 +74,7 @@ class MaskBank:
         """Whether each configuration is legal for its problem."""
         at = np.minimum(np.searchsorted(self._leaves, flat), len(self._leaves) - 1)
         node = np.where(self._leaves[at] == flat, at, len(self._leaves))
-        return self._bits(self._rows(index), self._first[len(self.dims) - 1] + node)
+        return np.asarray(np.isfinite(self._arena[self._rows(index), self._first[len(self.dims) - 1] + node]))
 
     def root(self, size: int) -> Ints:
         """The nodes of a batch where nothing is chosen yet."""
@@ -81,30 +84,24 @@ class MaskBank:
         """The nodes after choosing a value of an axis."""
         return self._children[axis][node, value]
 
-    def level(self, index: Ints, axis: int, node: Ints) -> Bools:
-        """Mask of one axis at each node: ``[batch, dims[axis]]``."""
-        return self._bits(self._rows(index)[:, None], self._first[axis] + self._children[axis][node])
+    def level(self, index: Ints, axis: int, node: Ints) -> Floats:
+        """Prior logits of one axis at each node: ``[batch, dims[axis]]``, -inf for what leads to nothing legal."""
+        return np.asarray(self._arena[self._rows(index)[:, None], self._first[axis] + self._children[axis][node]])
 
-    def along(self, index: Ints, actions: Ints) -> Bools:
-        """Masks of every axis along given actions: ``[batch, axes, width]``, ``False`` beyond an axis's values."""
-        masks = np.zeros((*actions.shape, self.width), np.bool_)
+    def along(self, index: Ints, actions: Ints) -> Floats:
+        """Prior logits of every axis along given actions: ``[batch, axes, width]``, -inf beyond an axis's values."""
+        priors = np.full((*actions.shape, self.width), -np.inf, np.float32)
         rows, node = self._rows(index)[:, None], self.root(len(index))
         for axis, size in enumerate(self.dims):
             below = self._children[axis][node]
-            masks[:, axis, :size] = self._bits(rows, self._first[axis] + below)
+            priors[:, axis, :size] = self._arena[rows, self._first[axis] + below]
             node = below[np.arange(len(node)), actions[:, axis]]
-        return masks
+        return priors
 
     def candidates(self, index: int) -> Ints:
         """Flat indices of one problem's legal configurations, ascending."""
         row = self._arena[self._rows(np.array([index]))[0]]
-        first = int(self._first[len(self.dims) - 1])
-        bits = np.unpackbits(row, count=first + len(self._leaves), bitorder="little")[first:]
-        return self._leaves[bits.astype(np.bool_)]
-
-    def _bits(self, rows: Ints, bits: Ints) -> Bools:
-        bytes_read = self._arena[rows, bits >> 3]
-        return np.asarray((bytes_read >> (bits & 7).astype(np.uint8)) & 1, np.bool_)
+        return np.asarray(self._leaves[np.isfinite(row[self._first[len(self.dims) - 1] : -1])])
 
     def _rows(self, index: Ints) -> Ints:
         wanted = np.unique(index).tolist()
@@ -125,32 +122,31 @@ class MaskBank:
             oldest = next(problem for problem in self._used if problem not in keep)
             slot = self._used.pop(oldest)
             self._slots[oldest] = -1
-        self._arena[slot] = self._packed(self.problems[index])
+        self._arena[slot] = self._weighted(self.problems[index])
         self._used[index] = slot
         self._slots[index] = slot
 
-    def _packed(self, problem: Problem) -> NDArray[np.uint8]:
-        """The problem's bit of every node.
+    def _weighted(self, problem: Problem) -> Floats:
+        """The problem's number of every node.
 
         Raises:
             NothingValidError: No configuration is legal, so no mask would leave a choice.
         """
         validity = self._allowed(problem).ravel()
-        alive = validity[self._leaves]
-        if not alive.any():
+        legal = validity[self._leaves]
+        if not legal.any():
             raise NothingValidError(
                 f"{problem.mnk}: no legal configuration; `cudal2 space --mnk {problem.mnk}` says which rules remove all"
             )
-        assert np.count_nonzero(alive) == np.count_nonzero(validity), "a legal configuration is missing from the trie"
-        levels = [np.append(alive, False)]
+        assert np.count_nonzero(legal) == np.count_nonzero(validity), "a legal configuration is missing from the trie"
+        weights: NDArray[np.float64] = np.zeros(len(legal))
+        weights[legal] = np.exp(log_weights(self._space, problem, self._leaves[legal]))
+        levels = [np.append(weights, 0.0)]
         for parents in reversed(self._parents[1:]):
-            above = np.zeros(int(parents[-1]) + 1, np.bool_)
-            above[parents[alive]] = True
-            alive = above
-            levels.insert(0, np.append(alive, False))
-        bits = np.zeros(self._arena.shape[1] * 8, np.bool_)
-        bits[: self._first[-1]] = np.concatenate(levels)
-        return np.packbits(bits, bitorder="little")
+            weights = np.bincount(parents, weights).astype(np.float64)
+            levels.insert(0, np.append(weights, 0.0))
+        with np.errstate(divide="ignore"):
+            return np.asarray(np.log(np.concatenate(levels)), np.float32)
 
 
 def _possible(space: SearchSpace, problems: Sequence[Problem]) -> Ints:

@@ -1,7 +1,8 @@
 """Autoregressive policy: one head per axis, each conditioned on the axes before it and masked to what is still legal.
 
 The masks are exact, so the policy is a distribution over the legal configurations and nothing else: their probabilities
-add up to one.
+add up to one. It starts from the analytic model's weights, and learns what to add to their logits and how far to trust
+them.
 """
 
 from __future__ import annotations
@@ -71,6 +72,7 @@ class AutoregressivePolicy(ActorCriticPolicy):
         self.chosen = nn.Parameter(torch.randn(axes, width, axes, HEAD_WIDTH) * 0.3)
         self.head_out = nn.Parameter(torch.randn(axes, HEAD_WIDTH, width) * 0.01)
         self.head_bias = nn.Parameter(torch.zeros(axes, width))
+        self.trust = nn.Parameter(torch.ones(axes))
         later = torch.triu(torch.ones(axes, axes), diagonal=1)
         self.register_buffer("later", later[:, None, :, None], persistent=False)
         self.optimizer = self.optimizer_class(self.parameters(), lr=lr_schedule(1), **self.optimizer_kwargs)  # type: ignore[call-arg]
@@ -87,10 +89,10 @@ class AutoregressivePolicy(ActorCriticPolicy):
         """Values, log-probabilities and the sum of the conditional entropies along the actions."""
         features, index = _split(obs)
         actions = actions.long()
-        mask = torch.from_numpy(self._bank().along(index, actions.numpy()))
-        log_probs = _masked_log_softmax(self._logits(features, actions), mask)
+        prior = torch.from_numpy(self._bank().along(index, actions.numpy()))
+        log_probs = _log_softmax(self._logits(features, actions), prior, self.trust[:, None])
         log_prob = log_probs.gather(2, actions[:, :, None]).sum(dim=(1, 2))
-        entropy = -(log_probs.exp() * log_probs).masked_fill(~mask, 0.0).sum(dim=(1, 2))
+        entropy = -(log_probs.exp() * log_probs).sum(dim=(1, 2))
         return self.critic(features), log_prob, entropy
 
     def predict_values(self, obs: Tensor) -> Tensor:  # type: ignore[override]
@@ -118,7 +120,7 @@ class AutoregressivePolicy(ActorCriticPolicy):
         actions = []
         for axis, size in enumerate(self.dims):
             logits = torch.tanh(base[:, axis]) @ self.head_out[axis, :, :size] + self.head_bias[axis, :size]
-            log_probs = _masked_log_softmax(logits, torch.from_numpy(bank.level(index, axis, node)))
+            log_probs = _log_softmax(logits, torch.from_numpy(bank.level(index, axis, node)), self.trust[axis])
             action = log_probs.argmax(dim=1) if deterministic else torch.multinomial(log_probs.exp(), 1).squeeze(1)
             log_prob = log_prob + log_probs.gather(1, action[:, None]).squeeze(1)
             base = base + table[axis, action]
@@ -126,40 +128,48 @@ class AutoregressivePolicy(ActorCriticPolicy):
             actions.append(action)
         return torch.stack(actions, dim=1), log_prob
 
-    def ranking(self, features: NDArray[np.float32], candidates: NDArray[np.int64], top: int | None = None) -> Ranking:
+    def ranking(
+        self,
+        features: NDArray[np.float32],
+        candidates: NDArray[np.int64],
+        log_weights: NDArray[np.float64],
+        top: int | None = None,
+    ) -> Ranking:
         """Exact log-probabilities of all legal configurations of one problem, without sampling.
 
         Args:
             features: The problem's observation, without or with its last entry.
             candidates: Its legal configurations, flat and ascending.
+            log_weights: Their prior, of :func:`cudal2.search.analytic.log_weights`.
             top: How many to return; all by default.
 
         Returns:
             Most probable first, ties by flat index.
         """
         with torch.no_grad():
-            log_prob = self._log_probs(torch.from_numpy(features[None, : observation.FEATURES]), candidates)
+            hidden = self.head_in(self.actor(torch.from_numpy(features[None, : observation.FEATURES])))
+            log_prob = self._log_probs(hidden.view(len(self.dims), HEAD_WIDTH), candidates, np.exp(log_weights))
         order = np.argsort(-log_prob, kind="stable")[:top]
         return Ranking(candidates[order], log_prob[order])
 
-    def _log_probs(self, features: Tensor, candidates: NDArray[np.int64]) -> NDArray[np.float64]:
-        """Level by level over the tree of prefixes, each level's log-probabilities added to its parents'."""
-        base = self.head_in(self.actor(features)).view(len(self.dims), HEAD_WIDTH)
+    def _log_probs(
+        self, base: Tensor, candidates: NDArray[np.int64], weights: NDArray[np.float64]
+    ) -> NDArray[np.float64]:
+        """Up the tree of prefixes for the prior of each, then down it, adding each level to its parents'."""
+        levels = []
+        for size in reversed(self.dims):
+            prefixes, parent = np.unique(candidates // size, return_inverse=True)
+            prior = np.full((len(prefixes), size), -np.inf, np.float32)
+            prior[parent, candidates % size] = np.log(weights)
+            levels.append((prefixes, parent, candidates % size, prior))
+            candidates, weights = prefixes, np.bincount(parent, weights).astype(np.float64)
         total = np.zeros(1)
-        prefixes = np.zeros(1, np.int64)
-        for axis, size in enumerate(self.dims):
-            below = int(np.prod(self.dims[axis + 1 :]))
-            children = np.unique(candidates // below)
-            parent = np.searchsorted(prefixes, children // size)
-            mask = np.zeros((len(prefixes), size), np.bool_)
-            mask[parent, children % size] = True
-            log_probs = self._level_log_probs(base, axis, prefixes, mask)
-            total = total[parent] + log_probs[parent, children % size]
-            prefixes = children
+        for axis, (prefixes, parent, value, prior) in enumerate(reversed(levels)):
+            total = total[parent] + self._level_log_probs(base, axis, prefixes, prior)[parent, value]
         return total
 
     def _level_log_probs(
-        self, base: Tensor, axis: int, prefixes: NDArray[np.int64], mask: NDArray[np.bool_]
+        self, base: Tensor, axis: int, prefixes: NDArray[np.int64], prior: NDArray[np.float32]
     ) -> NDArray[np.float64]:
         size = self.dims[axis]
         digits = np.unravel_index(prefixes, self.dims[:axis]) if axis else ()
@@ -170,7 +180,8 @@ class AutoregressivePolicy(ActorCriticPolicy):
             for before, digit in enumerate(digits):
                 hidden = hidden + self.chosen[before, torch.from_numpy(digit[start:stop]), axis]
             logits = torch.tanh(hidden) @ self.head_out[axis, :, :size] + self.head_bias[axis, :size]
-            rows.append(_masked_log_softmax(logits, torch.from_numpy(mask[start:stop])).double().numpy())
+            log_probs = _log_softmax(logits, torch.from_numpy(prior[start:stop]), self.trust[axis])
+            rows.append(log_probs.double().numpy())
         return np.concatenate(rows)
 
     def _bank(self) -> MaskBank:
@@ -192,8 +203,11 @@ def _split(obs: Tensor) -> tuple[Tensor, NDArray[np.int64]]:
     return obs[:, : observation.FEATURES], obs[:, observation.PROBLEM_INDEX].numpy().astype(np.int64)
 
 
-def _masked_log_softmax(logits: Tensor, mask: Tensor) -> Tensor:
-    return torch.log_softmax(logits.masked_fill(~mask, MASKED), dim=-1)
+def _log_softmax(logits: Tensor, prior: Tensor, trust: Tensor) -> Tensor:
+    """Log-probabilities of the legal values: learnt logits plus the trusted share of the prior ones."""
+    illegal = torch.isinf(prior)
+    logits = logits + trust * prior.masked_fill(illegal, 0.0)
+    return torch.log_softmax(logits.masked_fill(illegal, MASKED), dim=-1)
 
 
 def _mlp(inputs: int, hidden: int) -> nn.Sequential:

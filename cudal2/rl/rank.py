@@ -12,6 +12,7 @@ from cudal2.rl import observation
 from cudal2.rl.checkpoint import Checkpoint, latest, load
 from cudal2.rl.env import observation_space
 from cudal2.rl.policy import AutoregressivePolicy
+from cudal2.search.analytic import log_weights
 from cudal2.search.base import SearchSession, Strategy
 from cudal2.space.space import SearchSpace
 
@@ -62,7 +63,8 @@ def ranked(policy: AutoregressivePolicy) -> Strategy:
 
     def strategy(session: SearchSession, rng: np.random.Generator) -> None:
         features = observation.static_features(session.space, session.problem, session.candidates)
-        order = policy.ranking(features, session.candidates).flat
+        weights = log_weights(session.space, session.problem, session.candidates)
+        order = policy.ranking(features, session.candidates, weights).flat
         for start in range(0, len(order), BATCH):
             if session.done:
                 return

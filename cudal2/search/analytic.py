@@ -32,6 +32,11 @@ PROLOGUE_US = 2.0
 #: Bytes per cycle that one SM stores from registers, by TMA and directly.
 STORE_TMA, STORE_DIRECT = 64.0, 40.0
 
+#: Logarithm of the time ratio that costs a configuration a factor e of prior weight: about how wrong the model is.
+PRIOR_TEMPERATURE = 0.1
+#: No configuration gets less weight than this beside the best: where the model errs grossly, a search still looks.
+PRIOR_LOG_FLOOR = -6.0
+
 #: Configurations handed to the runner at once.
 BATCH = 16
 
@@ -110,6 +115,12 @@ def _memory_us(
 def rank(space: SearchSpace, problem: Problem, candidates: NDArray[np.int64]) -> NDArray[np.int64]:
     """The candidates (flat indices), fastest estimate first; ties by index."""
     return candidates[np.argsort(predict_us(columns_of(space, candidates), problem, space.arch), kind="stable")]
+
+
+def log_weights(space: SearchSpace, problem: Problem, candidates: NDArray[np.int64]) -> Floats:
+    """Logarithm of each candidate's prior weight; the best estimate has 0."""
+    log_us = np.log(predict_us(columns_of(space, candidates), problem, space.arch))
+    return np.asarray(np.maximum((log_us.min() - log_us) / PRIOR_TEMPERATURE, PRIOR_LOG_FLOOR))
 
 
 def columns_of(space: SearchSpace, flat: NDArray[np.int64]) -> dict[str, NDArray[Any]]:
