@@ -42,15 +42,15 @@ def _capability(driver: ctypes.CDLL, device: int) -> tuple[int, int]:
     return found[0], found[1]
 
 
-def require_gpu(device: int = 0) -> None:
-    """Raises unless the GPU can be used.
+def require_gpu(device: int = 0, advice: str = "run it on a machine with one") -> None:
+    """Raises unless the GPU can be used; the message ends in the advice.
 
     Raises:
         EnvironmentProblemError: There is none, or not one this version supports.
     """
     problem = gpu_problem(device)
     if problem is not None:
-        raise EnvironmentProblemError(f"this needs a GPU: {problem}; run it on one, or use --backend replay")
+        raise EnvironmentProblemError(f"this needs a GPU: {problem}; {advice}")
 
 
 def choose_backend(wanted: str, device: int = 0) -> tuple[Backend, str]:
@@ -65,5 +65,5 @@ def choose_backend(wanted: str, device: int = 0) -> tuple[Backend, str]:
     if problem is None:
         return "gpu", f"backend: GPU {device}"
     if wanted == "gpu":
-        require_gpu(device)
+        require_gpu(device, "leave --backend out to replay recorded measurements, or say --backend replay")
     return "replay", f"backend: replay of recorded measurements ({problem})"
