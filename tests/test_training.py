@@ -16,6 +16,7 @@ from cudal2.records.measurement import Measurement, Status
 from cudal2.rl.checkpoint import load
 from cudal2.rl.rank import policy_strategy
 from cudal2.rl.train import train
+from cudal2.rl.train_callback import ENTROPY_FLOOR, entropy_weight
 from cudal2.runners.replay import ReplayRunner
 from cudal2.search.base import FAILURE_LOG_RATIO
 from cudal2.search.compare import compare
@@ -63,6 +64,12 @@ def test_rewards_rise_and_exploration_narrows(trained):
     assert last["entropy"] < 0.75 * first["entropy"]
     assert last["best_ratio"]["all"] >= first["best_ratio"]["all"]
     assert [row["steps"] for row in trained.curve] == list(range(512, 6145, 512))
+
+
+def test_exploring_is_paid_more_as_the_policy_narrows():
+    assert entropy_weight(0.01, 5.0) == entropy_weight(0.01, ENTROPY_FLOOR) == 0.01
+    assert 0.01 < entropy_weight(0.01, 1.0) < entropy_weight(0.01, 0.5) < entropy_weight(0.01, 0.0) == 1.0
+    assert entropy_weight(0.01, math.nan) == 0.01
 
 
 def test_the_best_is_what_the_recording_says(runner, trained):

@@ -30,6 +30,9 @@ from cudal2.runners.base import Runner
 from cudal2.runners.replay import ReplayRunner
 from cudal2.settings import TrainSettings
 
+#: An update ends early once the policy moved by 1.5 times this; late in a run single batches moved it by more than 1.
+TARGET_KL = 0.05
+
 
 @dataclass(frozen=True)
 class TrainResult:
@@ -157,7 +160,7 @@ class _Run:
             if missing:
                 self.model.set_logger(_logger(self.run_dir))
                 with _shown(progress, math.ceil(missing / rollout) * rollout) as bar:
-                    callback = RunCallback(self.env.scorer, bar, self._at_boundary, self.curve)
+                    callback = RunCallback(self.env.scorer, bar, self._at_boundary, self.curve, self.settings.ent_coef)
                     self.model.learn(missing, callback=callback, reset_num_timesteps=not began_steps)
                     callback.finish_rollout()
         finally:
@@ -234,6 +237,7 @@ def make_model(settings: TrainSettings, env: HgemmVecEnv) -> PPO:
         ent_coef=settings.ent_coef,
         vf_coef=settings.vf_coef,
         max_grad_norm=settings.max_grad_norm,
+        target_kl=TARGET_KL,
         seed=settings.seed,
         device="cpu",
         policy_kwargs={"hidden": settings.hidden},

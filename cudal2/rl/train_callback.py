@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+from stable_baselines3 import PPO
 from stable_baselines3.common.callbacks import BaseCallback
 
 from cudal2.floor import CLASS_NAMES, floor_class
@@ -15,6 +16,9 @@ from cudal2.progress import Progress
 from cudal2.rl.scoring import Scorer
 
 Row = dict[str, Any]
+
+#: Mean entropy, nats, below which exploring is paid more: a policy of one choice per shape finds nothing new.
+ENTROPY_FLOOR = 2.0
 
 
 def best_ratios(scorer: Scorer) -> dict[str, float]:
@@ -28,6 +32,12 @@ def best_ratios(scorer: Scorer) -> dict[str, float]:
     return {name: math.exp(float(np.mean(groups[name]))) for name in names if groups.get(name)}
 
 
+def entropy_weight(weight: float, entropy: float) -> float:
+    """The entropy bonus for the next rollout: up to a hundred times the settings' as the policy narrows."""
+    missing = (ENTROPY_FLOOR - entropy) / ENTROPY_FLOOR
+    return weight * 100.0**missing if missing > 0.0 else weight
+
+
 class RunCallback(BaseCallback):
     """Runs between rollouts, where the state of a run is complete.
 
@@ -36,13 +46,20 @@ class RunCallback(BaseCallback):
         progress: Bar to advance.
         at_boundary: Called at every rollout boundary; saves what is due.
         curve: Rows of the learning curve so far, continued in place.
+        ent_coef: Weight of the entropy bonus above the entropy floor.
     """
 
     def __init__(
-        self, scorer: Scorer, progress: Progress | None, at_boundary: Callable[[], None], curve: list[Row]
+        self,
+        scorer: Scorer,
+        progress: Progress | None,
+        at_boundary: Callable[[], None],
+        curve: list[Row],
+        ent_coef: float,
     ) -> None:
         super().__init__()
         self.curve = curve
+        self._ent_coef = ent_coef
         self._scorer = scorer
         self._progress = progress
         self._at_boundary = at_boundary
@@ -71,6 +88,10 @@ class RunCallback(BaseCallback):
             self.curve.append(self._row())
             self._rewards = []
         self._began_s = time.perf_counter()
+        if self.curve:
+            # A function of the curve alone, so that a resumed run goes on with the same weight.
+            assert isinstance(self.model, PPO)
+            self.model.ent_coef = entropy_weight(self._ent_coef, self.curve[-1]["entropy"])
         self._at_boundary()
 
     def _row(self) -> Row:
