@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from cudal2.floor import floor_class
+from cudal2.floor import CLASS_NAMES, floor_class
 from cudal2.problem import Problem
 from cudal2.runners.base import Runner
 from cudal2.search.base import Budget, SearchResult, Strategy, search
@@ -63,19 +63,21 @@ def compare(
                 results.append(result)
                 if on_result is not None:
                     on_result(result)
-        scores += [_score(name, budget, results, len(problems), len(seeds)) for budget in budgets]
+        scores += [score(results, budget) for budget in budgets]
     return scores
 
 
-def _score(name: str, budget: int, results: Sequence[SearchResult], problems: int, seeds: int) -> BudgetScore:
+def score(results: Sequence[SearchResult], budget: int) -> BudgetScore:
+    """Scores results of one strategy, one per problem and seed, by their first ``budget`` measurements."""
     groups: dict[str, list[float]] = {}
     for result in results:
         shape = result.problem
         groups.setdefault(floor_class(shape.m, shape.n, shape.k), []).append(result.best_log_ratio(budget))
-    everything = [value for group in groups.values() for value in group]
-    by_class = {key: _geomean(values) for key, values in sorted(groups.items())}
-    return BudgetScore(name, budget, _geomean(everything), by_class, problems, seeds)
+    by_class = {name: _geomean(groups[name]) for name in CLASS_NAMES if name in groups}
+    everything = _geomean([value for group in groups.values() for value in group])
+    problems, seeds = {result.problem for result in results}, {result.seed for result in results}
+    return BudgetScore(results[0].strategy, budget, everything, by_class, len(problems), len(seeds))
 
 
 def _geomean(logs: Sequence[float]) -> float:
-    return math.exp(sum(logs) / len(logs)) if logs else math.nan
+    return math.exp(sum(logs) / len(logs))
