@@ -99,7 +99,7 @@ def test_a_finished_run_resumed_takes_no_step(runner, tmp_path):
 def test_another_recording_or_another_setting_is_refused(runner, tmp_path):
     train(SETTINGS, runner, tmp_path / "run", steps=64, progress=False)
     other = ReplayRunner(made_up_recording(shapes=(*SHAPES[:-1], "512_1024_2048")), on_missing="mask")
-    with pytest.raises(UsageError, match="another recording"):
+    with pytest.raises(UsageError, match="another recording or launch setting"):
         train(SETTINGS, other, tmp_path / "run", resume=True, progress=False)
     with pytest.raises(UsageError, match="another learning_rate"):
         train(replace(SETTINGS, learning_rate=1e-3), runner, tmp_path / "run", resume=True, progress=False)

@@ -22,7 +22,7 @@ from cudal2.settings import TrainSettings
 SETTINGS, CURVE, TABLE, CHECKPOINTS, TENSORBOARD = "settings.yaml", "curve.json", "table.json", "checkpoints", "tb"
 
 _SPOKEN = {
-    "data": "recording",
+    "data": "recording or launch setting",
     "space": "search space",
     "observation": "observation version",
     "problems": "list of shapes",
@@ -30,9 +30,9 @@ _SPOKEN = {
 
 
 def data_digest(runner: Runner) -> str:
-    """What a run learns from: the content of the recording, or ``live``."""
+    """What a run learns from: the content of the recording, or ``live`` and how it launches."""
     if not isinstance(runner, ReplayRunner):
-        return "live"
+        return "live with PDL" if getattr(runner, "pdl", False) else "live"
     digest = hashlib.sha256(runner.recording.fingerprint.sha256.encode())
     recording = runner.recording
     for array in (*runner.cells.pairs(), recording.times_us, recording.ref_times_us, recording.statuses):
