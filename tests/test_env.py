@@ -9,6 +9,7 @@ import gymnasium
 import numpy as np
 import pytest
 from fabricated_recording import made_up_recording
+from fabricated_runner import LiveRunner
 from gymnasium.utils.env_checker import check_env as gymnasium_check_env
 from stable_baselines3.common.env_checker import check_env as sb3_check_env
 
@@ -22,21 +23,6 @@ from cudal2.runners.replay import ReplayRunner
 @pytest.fixture(scope="module")
 def runner():
     return ReplayRunner(made_up_recording(), on_missing="mask")
-
-
-class LiveRunner:
-    """A recording that claims to be a GPU, and counts what it is asked."""
-
-    nondeterministic = True
-
-    def __init__(self, runner):
-        self.inner, self.asked = runner, []
-        self.space, self.problems = runner.space, runner.problems
-        self.allowed, self.reference_us = runner.allowed, runner.reference_us
-
-    def run(self, problem, configs):
-        self.asked += [(problem, config) for config in configs]
-        return self.inner.run(problem, configs)
 
 
 @pytest.mark.parametrize("horizon", [1, 4])

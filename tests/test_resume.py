@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 from fabricated_recording import FINGERPRINT, SHAPES, made_up_recording
-from test_env import LiveRunner
+from fabricated_runner import LiveRunner
 
 from cudal2.errors import RecordError, UsageError
 from cudal2.rl.checkpoint import checkpoints, load

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import yaml
 from fabricated_recording import FINGERPRINT, SPACE, made_up_recording
+from fabricated_runner import LiveRunner
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-from test_env import LiveRunner
 
 from cudal2.errors import UsageError
 from cudal2.records.measurement import Measurement, Status

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 from fabricated_recording import made_up_recording
+from fabricated_runner import LiveRunner
 from stable_baselines3.common.vec_env import VecEnv
-from test_env import LiveRunner
 
 from cudal2.errors import NothingValidError
 from cudal2.rl import observation
