@@ -94,6 +94,14 @@ def test_the_best_of_each_pdl_setting_compete():
     assert best_configs(rows, 2) == {Problem.parse("64_64_64"): [staged(3), staged(4), staged(5)]}
 
 
+def test_the_best_by_ratio_to_the_reference_compete_where_a_recording_drifted():
+    early = dataclasses.replace(row("64_64_64", "sm90_ws", [10.0], config=staged(3)), ref_times_us=(10.0,))
+    late = dataclasses.replace(row("64_64_64", "sm90_ws", [11.0], config=staged(4)), ref_times_us=(12.0,))
+    assert best_configs([early, late], 1) == {Problem.parse("64_64_64"): [staged(4)]}
+    alone = dataclasses.replace(late, ref_times_us=())
+    assert best_configs([early, alone], 1) == {Problem.parse("64_64_64"): [staged(3)]}
+
+
 def test_finals_without_a_kernel_of_ours_are_judged_again():
     rows = [row("64_64_64", "cublaslt_auto", [2.0])]
     assert already_judged(rows) == set()

@@ -28,15 +28,23 @@ Plan = Sequence[tuple[Problem, Sequence[KernelConfig]]]
 
 
 def best_configs(measurements: Iterable[Measurement], count: int) -> dict[Problem, list[KernelConfig]]:
-    """The ``count`` fastest correct configurations of each problem and PDL setting; the settings rank differently."""
-    times: dict[tuple[Problem, bool], dict[KernelConfig, float]] = defaultdict(dict)
+    """The ``count`` best correct configurations of each problem and PDL setting; the settings rank differently.
+
+    Where every row has its reference, the ratio to it counts: clocks drift over a recording, and both drift alike.
+    """
+    columns: dict[tuple[Problem, bool], list[Measurement]] = defaultdict(list)
     for row in measurements:
         if row.ok and row.config is not None:
-            column = times[row.problem, row.pdl]
-            column[row.config] = min(column.get(row.config, math.inf), row.median_us)
+            columns[row.problem, row.pdl].append(row)
     best: dict[Problem, list[KernelConfig]] = defaultdict(list)
-    for (problem, _), column in sorted(times.items()):
-        fastest = sorted(column, key=lambda config: (column[config], config))[:count]
+    for (problem, _), rows in sorted(columns.items()):
+        paired = all(row.speedup for row in rows)
+        cost: dict[KernelConfig, float] = {}
+        for row in rows:
+            assert row.config is not None
+            value = 1.0 / row.speedup if paired and row.speedup else row.median_us
+            cost[row.config] = min(cost.get(row.config, math.inf), value)
+        fastest = sorted(cost, key=lambda config: (cost[config], config))[:count]
         best[problem] += [config for config in fastest if config not in best[problem]]
     return dict(best)
 

@@ -23,7 +23,7 @@ Choice = Any
 INT32_MAX = 2**31 - 1
 WARP = 32
 #: Registers a consumer thread needs beside its accumulators: addresses, descriptors, barrier phases. Measured over
-#: 1,280 compiles (NVRTC 13.0): with 32 to spare up to 17 words spill (split-K 2), with 31 393, with less none compiles.
+#: 1,200 compiles (NVRTC 13.0): with 32 to spare up to 17 words spill (split-K 2), with 31 393, with less none compiles.
 WORKING_REGISTERS = 32
 #: Direct stores of 128 rows keep more addresses: with 40 to spare 256x192 fp32 spills 1316 bytes, 128x256 fp16 2432.
 DIRECT_WORKING_REGISTERS = 48
