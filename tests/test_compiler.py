@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from cudal2.build import nvrtc
 from cudal2.build.compiler import compile_source
 from cudal2.build.toolchain import Toolchain
 from cudal2.codegen import KernelSource, headers_digest, render
@@ -215,19 +214,3 @@ def test_missing_header_is_our_failure_not_the_kernels():
 def test_source_without_our_entry_is_a_failure():
     result = compile_source(source('extern "C" __global__ void other() {}'), TOOLCHAIN)
     assert result.reason == "ptxas reported no entry function 'cudal2_gemm'"
-
-
-@pytest.mark.parametrize(("silent", "usable"), [(1, True), (3, True), (99, False)])
-def test_compile_without_ptxas_report_is_made_again(monkeypatch, silent, usable):
-    answers: list[bool] = []
-
-    def compile_cubin(text: str, name: str, options: dict[str, object]) -> tuple[bytes, str]:
-        answers.append(len(answers) < silent)
-        report = "" if answers[-1] else "Compiling entry function 'cudal2_gemm' for 'sm_90a'\nUsed 168 registers"
-        return b"cubin", report
-
-    monkeypatch.setattr(nvrtc, "compile_cubin", compile_cubin)
-    result = compile_source(render(BASE, "fp32", "tn"), TOOLCHAIN)
-    assert bool(result.cubin) is usable
-    assert result.registers == (168 if usable else 0)
-    assert len(answers) <= 4

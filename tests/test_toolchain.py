@@ -82,6 +82,7 @@ def test_options_point_at_the_kernels_first_and_keep_asserts_out(tmp_path):
     assert options["include_path"][0] == str(tmp_path)
     assert options["define_macro"] == ["NDEBUG"]
     assert options["device_as_default_execution_space"] is True
+    assert options["no_cache"] is True, "NVRTC's own cache answers without the report of ptxas"
     assert "pch" not in options
     assert Toolchain.detect().options(tmp_path, tmp_path / "pch")["pch_dir"] == str(tmp_path / "pch")
 

@@ -20,7 +20,6 @@ _STATIC_SMEM = re.compile(r"(\d+) bytes smem")
 _PCH_FAILED = re.compile(r"PCH (?:file|directory)")
 _LOST_HEADER = re.compile(r"(?:could not|cannot) open source file \S+")
 _PCH_USED = re.compile(r'using precompiled header file "')
-_REPORT_RETRIES = 3
 #: ptxas calls these "info"; each one costs more than any axis of the space could win back.
 _FATAL_REMARKS = re.compile(
     r"^.*(?:wgmma\.mma_async instructions are serialized|'setmaxnreg' ignored|\(C7508\)|\(C7510\)).*$", re.M
@@ -70,11 +69,6 @@ def compile_source(source: KernelSource, toolchain: Toolchain, pch_dir: Path | N
     pch_failed = not cubin and pch_dir is not None and _PCH_FAILED.search(log) is not None
     if pch_failed:
         cubin, log = _compile(source, toolchain, None)
-    for _ in range(_REPORT_RETRIES):
-        if not cubin or _entry_report(log):
-            break
-        # Seen on 16 cores, one compile in twenty: a good cubin whose log lacks ptxas' report, and with it its warnings.
-        cubin, log = _compile(source, toolchain, pch_dir)
     if lost := _LOST_HEADER.search(log):
         raise ToolchainError(
             f"NVRTC {lost.group(0)}: the header packages are damaged: {nvrtc.INSTALL} --force-reinstall"

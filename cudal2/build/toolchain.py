@@ -76,6 +76,8 @@ class Toolchain:
             **OPTIONS,
             "arch": self.target,
             "include_path": [str(path) for path in (include_dir, *self.include_dirs)],
+            # Where there is a driver, NVRTC keeps a cache of its own and answers from it without ptxas' report.
+            "no_cache": True,
         }
         if pch_dir is not None:
             options.update(pch=True, pch_dir=str(pch_dir), pch_messages=True)
