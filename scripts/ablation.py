@@ -71,8 +71,8 @@ def relative_times(path: Path) -> dict[Problem, dict[KernelConfig, float]]:
 def table(times: dict[Problem, dict[KernelConfig, float]], source: str) -> str:
     """One line per ablation, as Markdown."""
     lines = [
-        f"Read from `{source}`, {len(times)} shapes, by `python scripts/ablation.py --readme kernels/README.md`. Slower by: the",
-        "best time without over the best time with, geometric mean over the shapes that have any configuration left.",
+        f"Read from `{source}`, {len(times)} shapes, by `python scripts/ablation.py --readme kernels/README.md`.",
+        "Slower by: the best time without over the best time with, geometric mean over the shapes that have any left.",
         "",
         "| without | slower by | shapes over 1 % | worst | where | left with none |",
         "| --- | ---: | ---: | ---: | --- | ---: |",
