@@ -1,6 +1,6 @@
 """Measures the build: seconds per kernel on one core, with and without a precompiled header, and throughput on all.
 
-    python scripts/bench_build.py [--kernels 48] [--jobs N] [--json]
+    python scripts/bench_build.py [--kernels 48] [--single 12] [--jobs N] [--json] [--out FILE]
 
 Kernels are drawn with a fixed seed from the legal ones of a few shapes; the cache is a fresh temporary folder.
 """
@@ -8,7 +8,6 @@ Kernels are drawn with a fixed seed from the legal ones of a few shapes; the cac
 from __future__ import annotations
 
 import argparse
-import json
 import resource
 import statistics
 import tempfile
@@ -24,6 +23,7 @@ from cudal2.build.compiler import Compilation, compile_source
 from cudal2.build.cores import default_jobs
 from cudal2.build.pool import BuildPool, Request
 from cudal2.build.toolchain import Toolchain
+from cudal2.cli.benchmark import add_output, finish
 from cudal2.codegen import KernelSource, build_key, render
 from cudal2.problem import Acc, Layout, Problem
 from cudal2.space.space import SearchSpace
@@ -37,7 +37,7 @@ def main() -> None:
     parser.add_argument("--kernels", type=int, default=48, help="kernels for the all-core measurement (default 48)")
     parser.add_argument("--single", type=int, default=12, help="kernels for the one-core measurements (default 12)")
     parser.add_argument("--jobs", type=int, default=default_jobs(), help="compiler processes (default: one per core)")
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    add_output(parser)
     arguments = parser.parse_args()
     toolchain = Toolchain.detect()
     requests = draw(max(arguments.kernels, arguments.single))
@@ -46,7 +46,8 @@ def main() -> None:
         **one_core(requests[: arguments.single], toolchain),
         **all_cores(requests[: arguments.kernels], toolchain, arguments.jobs),
     }
-    print(json.dumps(figures) if arguments.json else "\n".join(f"{key:32} {value}" for key, value in figures.items()))
+    text = "\n".join(f"{key:32} {value}" for key, value in figures.items())
+    finish("build", figures, text, arguments)
 
 
 def draw(count: int) -> list[Request]:

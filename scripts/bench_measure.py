@@ -1,22 +1,23 @@
 """Measures the judge on this machine's GPU: checked measurements per hour over shapes under 100 us.
 
-    python scripts/bench_measure.py [--candidates 40] [--cache-dir DIR] [--json]
+    python scripts/bench_measure.py [--candidates 40] [--cache-dir DIR] [--json] [--out FILE]
 
 Candidates are drawn with a fixed seed from the legal ones and built beforehand; each is checked, timed beside
-cuBLASLt-AutoTuning and checked again, as in a search. Bringing a problem up is counted and shown apart.
+cuBLASLt-AutoTuning and checked again, as in a search. Bringing a problem up, once per shape, is shown apart.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from cudal2.build.cache import BuildCache
+from cudal2.cli.benchmark import add_output, finish
 from cudal2.problem import Problem
 from cudal2.records.measurement import Measurement
 from cudal2.runners.local import LocalRunner
@@ -32,7 +33,7 @@ def main() -> None:
     parser.add_argument("--candidates", type=int, default=40, help="candidates per shape (default 40)")
     parser.add_argument("--device", type=int, default=0, help="which GPU (default 0)")
     parser.add_argument("--cache-dir", type=Path, help="build cache (default: the user's)")
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    add_output(parser)
     arguments = parser.parse_args()
     space, rng, settings = SearchSpace(), np.random.default_rng(0), BenchSettings()
     problems = [Problem.parse(mnk) for mnk in SHAPES]
@@ -40,23 +41,36 @@ def main() -> None:
     cache = BuildCache(arguments.cache_dir)
     with LocalRunner(space, problems, settings=settings, device_index=arguments.device, cache=cache) as runner:
         runner.build([(config, problem) for problem, configs in drawn.items() for config in configs])
-        figures = []
+        machine = runner.fingerprint().gpu
+        shapes = []
         for problem, configs in drawn.items():
             started = time.monotonic()
             runner.reference_us(problem)
             prepared = time.monotonic()
             rows = runner.run(problem, configs)
-            figures.append(summary(problem, rows, prepared - started, time.monotonic() - prepared))
-    rate = 3600.0 * sum(figure["measured"] for figure in figures) / sum(figure["seconds"] for figure in figures)
-    if arguments.json:
-        print(json.dumps({"per_hour": round(rate), "shapes": figures}))
-        return
-    for figure in figures:
-        print("  ".join(f"{key} {value}" for key, value in figure.items()))
-    print(f"{rate:.0f} checked measurements per GPU-hour")
+            shapes.append(summary(problem, rows, prepared - started, time.monotonic() - prepared))
+    finish("measure", totals(shapes), text(shapes), arguments, machine)
 
 
-def summary(problem: Problem, rows: list[Measurement], prepare_s: float, seconds: float) -> dict[str, float | str]:
+def totals(shapes: list[dict[str, Any]]) -> dict[str, Any]:
+    """The rate over all shapes; a search measures hundreds per shape, so bringing one up is shown apart."""
+    measured, seconds = sum(one["measured"] for one in shapes), sum(one["seconds"] for one in shapes)
+    return {
+        "measurements_per_hour": round(3600 * measured / seconds),
+        "measured": measured,
+        "correct": sum(one["correct"] for one in shapes),
+        "prepare_s_per_shape": round(sum(one["prepare_s"] for one in shapes) / len(shapes), 2),
+        "shapes": shapes,
+    }
+
+
+def text(shapes: list[dict[str, Any]]) -> str:
+    """One line per shape, and the rate."""
+    lines = ["  ".join(f"{key} {value}" for key, value in one.items()) for one in shapes]
+    return "\n".join([*lines, f"{totals(shapes)['measurements_per_hour']} checked measurements per GPU-hour"])
+
+
+def summary(problem: Problem, rows: list[Measurement], prepare_s: float, seconds: float) -> dict[str, Any]:
     """One shape: how long, and how much of it the candidates' timed replays took; the reference's come on top."""
     good = [row for row in rows if row.ok]
     replays_ms = [sum(row.times_us) * row.launches / 1e3 for row in good]

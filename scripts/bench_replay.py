@@ -1,6 +1,6 @@
 """Measures replay training: PPO steps per second on one core, policy updates and checkpoints included.
 
-    python scripts/bench_replay.py [--recording FILE] [--steps 20480] [--json]
+    python scripts/bench_replay.py [--recording FILE] [--steps 50000] [--json] [--out FILE]
 
 Trains with configs/train/ppo.yaml into a temporary folder, pinned to one core.
 """
@@ -8,12 +8,13 @@ Trains with configs/train/ppo.yaml into a temporary folder, pinned to one core.
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import tempfile
+import time
 from pathlib import Path
 from typing import Any
 
+from cudal2.cli.benchmark import add_output, finish
 from cudal2.records.recording import Recording, bundled_recording
 from cudal2.rl.train import train
 from cudal2.runners.replay import ReplayRunner
@@ -24,18 +25,20 @@ def main() -> None:
     """Trains once and prints the figures."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--recording", type=Path, help="recording to replay (default: the shipped one)")
-    parser.add_argument("--steps", type=int, default=20_480, help="environment steps (default 20480)")
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    parser.add_argument("--steps", type=int, help="environment steps (default: the settings', as in demo.sh)")
+    add_output(parser)
     arguments = parser.parse_args()
     if hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
     figures = measure(arguments.recording or bundled_recording(), arguments.steps)
-    print(json.dumps(figures) if arguments.json else "\n".join(f"{key:24} {value}" for key, value in figures.items()))
+    text = "\n".join(f"{key:24} {value}" for key, value in figures.items())
+    finish("replay", figures, text, arguments)
 
 
-def measure(recording: Path, steps: int) -> dict[str, Any]:
+def measure(recording: Path, steps: int | None) -> dict[str, Any]:
     """Figures of one run on a recording."""
     runner = ReplayRunner(Recording.load(recording), on_missing="mask")
+    started = time.perf_counter()
     with tempfile.TemporaryDirectory() as folder:
         result = train(load_train("ppo"), runner, Path(folder) / "run", steps=steps, progress=False)
     return {
@@ -43,6 +46,7 @@ def measure(recording: Path, steps: int) -> dict[str, Any]:
         "problems": len(runner.problems),
         "configurations": sum(int(runner.allowed(problem).sum()) for problem in runner.problems),
         "steps": result.steps,
+        "train_s": round(time.perf_counter() - started, 1),
         "steps_per_s": round(result.steps_per_s),
         "distinct_measured": result.distinct,
         "first_reward": round(result.curve[0]["reward"], 3),

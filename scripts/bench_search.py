@@ -1,6 +1,6 @@
 """Compares the search strategies at equal budget on shapes the policy was not trained on.
 
-    python scripts/bench_search.py [--recording FILE] [--folds 4] [--steps 20480] [--json]
+    python scripts/bench_search.py [--recording FILE] [--folds 4] [--steps 20480] [--json] [--out FILE]
 
 Every shape is held out once: the policy that ranks it was trained on the other folds. The figure is the geometric mean
 over shapes of t_ref / t_best after B measurements, t_ref being cuBLASLt-AutoTuning; a shape without a correct candidate
@@ -10,12 +10,12 @@ counts as exp(-2). `exhaustive` at an unlimited budget is what any search could 
 from __future__ import annotations
 
 import argparse
-import json
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from cudal2.cli.benchmark import add_output, finish
 from cudal2.problem import Problem
 from cudal2.progress import track
 from cudal2.records.recording import Recording, bundled_recording
@@ -36,19 +36,21 @@ def main() -> None:
     parser.add_argument("--recording", type=Path, help="recording to replay (default: the shipped one)")
     parser.add_argument("--folds", type=int, default=4, help="parts that are held out in turn (default 4)")
     parser.add_argument("--steps", type=int, default=20_480, help="training steps per fold (default 20480)")
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    add_output(parser)
     arguments = parser.parse_args()
     runner = ReplayRunner(Recording.load(arguments.recording or bundled_recording()), on_missing="mask")
     figures = compare_held_out(runner, arguments.folds, arguments.steps)
-    if arguments.json:
-        print(json.dumps(figures))
-        return
+    finish("search", figures, table(figures), arguments)
+
+
+def table(figures: dict[str, Any]) -> str:
+    """One line per strategy, one column per budget."""
     rows: dict[str, list[float]] = {}
     for one in [*figures["scores"], {**figures["optimum"], "strategy": "optimum"}]:
         rows.setdefault(one["strategy"], []).append(one["geomean_ratio"])
-    print(f"{'strategy':12}" + "".join(f"{'B=' + str(budget):>8}" for budget in BUDGETS))
-    for name, ratios in rows.items():
-        print(f"{name:12}" + "".join(f"{ratio:8.3f}" for ratio in ratios))
+    head = f"{'strategy':12}" + "".join(f"{'B=' + str(budget):>8}" for budget in BUDGETS)
+    lines = (f"{name:12}" + "".join(f"{ratio:8.3f}" for ratio in ratios) for name, ratios in rows.items())
+    return "\n".join([head, *lines])
 
 
 def compare_held_out(runner: ReplayRunner, folds: int, steps: int) -> dict[str, Any]:

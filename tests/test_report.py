@@ -2,16 +2,19 @@
 
 import dataclasses
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
 from fabricated_finals import CONFIG, final_rows, row
 
+from cudal2.cli.main import main
 from cudal2.errors import UsageError
 from cudal2.records.finals import compare, group_finals, latest_finals
 from cudal2.records.fingerprint import Fingerprint
 from cudal2.records.shards import RecordLog
 from cudal2.report import plots, readme, summary
+from cudal2.table import KernelTable
 
 FOUR = {"cublaslt_auto_tn": 4.0, "cublaslt_auto_nn": 6.0, "cublas_tn": 8.0, "cublas_nn": 5.0, "torch": 10.0}
 
@@ -132,24 +135,57 @@ def test_readme_tables_come_from_the_records(tmp_path):
     path = tmp_path / "README.md"
     path.write_text(README)
     shards = shards_of(tmp_path, records)
-    assert readme.update_readme(path, shards)
+    assert readme.update_readme(path, shards, {}, ())
     text = path.read_text()
     assert text.startswith("# Title\n\n<!-- results:begin -->\n") and text.endswith("<!-- results:end -->\n\nTail\n")
     assert (
         "Measured 2000-01-01 on NVIDIA Test (driver 1, CUDA 13.0, cuBLASLt 1). Protocol v1: 9 shuffled rounds" in text
     )
-    assert "### Offline, fp32 accumulation, our PDL off" in text
-    assert "| cuBLASLt-AutoTuning | 2 | 1.265 | 50% | 0.800 | 2.000 | - | - | 0.800 | - |" in text
-    assert "1 won, 0 tied, 1 lost. Lost, worst first: 4096_4096_4096 0.800;" in text
+    assert "### Offline, fp32 accumulation\n" in text
+    assert "| off | cuBLASLt-AutoTuning | 2 | 1.265 | 50% | 0.800 | 2.000 | - | - | 0.800 | - |" in text
+    assert "PDL off: against cuBLASLt-AutoTuning, by the 95 % interval of the ratio: 1 won, 0 tied, 1 lost." in text
+    assert "Lost, worst first: 4096_4096_4096 0.800." in text
     assert "\nold\n" not in text
-    assert not readme.update_readme(path, shards), "a second run must change nothing"
+    assert not readme.update_readme(path, shards, {}, ()), "a second run must change nothing"
+
+
+def test_readme_shows_both_pdl_columns_in_one_table_and_accumulators_apart(tmp_path):
+    records = final_rows("64_64_64", 1.0, {"cublaslt_auto": 2.0})
+    records += final_rows("64_64_64", 1.0, {"cublaslt_auto": 3.0}, pdl=True)
+    records += final_rows("4096_4096_4096", 250.0, {"cublaslt_auto": 200.0}, pdl=True)
+    records += final_rows("64_64_64", 1.0, {"cublaslt_auto": 4.0}, acc="fp16")
+    text = readme.results_markdown(shards_of(tmp_path, records))
+    fp16, fp32 = text.split("### ")[1:]
+    assert fp16.startswith("Offline, fp16 accumulation") and fp32.startswith("Offline, fp32 accumulation")
+    assert "| off | cuBLASLt-AutoTuning | 1 | 4.000 |" in fp16 and "| on |" not in fp16
+    assert "| off | cuBLASLt-AutoTuning | 1 | 2.000 |" in fp32 and "| on | cuBLASLt-AutoTuning | 2 |" in fp32
+    assert "| <2.3us (1) |" in fp32 and "| 0.1-1ms (0/1) |" in fp32
+    assert "PDL on: against cuBLASLt-AutoTuning, by the 95 % interval of the ratio: 1 won, 0 tied, 1 lost." in fp32
+
+
+def test_readme_says_which_shapes_the_table_leaves_to_the_library(tmp_path):
+    records = final_rows("64_64_64", 1.0, {"cublaslt_auto": 2.0}) + final_rows("64_64_128", 3.0, {"cublaslt_auto": 2.0})
+    records += final_rows("64_64_256", 1.0, {"cublaslt_auto": 2.0}, pdl=True)
+    table = KernelTable.from_measurements(records, fingerprint())
+    text = readme.results_markdown(shards_of(tmp_path, records), [table])
+    assert "serves a kernel of ours on 2 of 3 shapes (1 with PDL), the library on 1: 64_64_128." in text
+
+
+def test_the_readme_of_this_tree_is_what_the_shipped_measurements_say_and_short(tmp_path):
+    copy = tmp_path / "README.md"
+    copy.write_text((Path(__file__).parents[1] / "README.md").read_text())
+    assert main(["report", "--readme", str(copy)]) == 0
+    assert copy.read_text() == (Path(__file__).parents[1] / "README.md").read_text(), (
+        "run `python -m cudal2 report --readme README.md`"
+    )
+    assert len(copy.read_text().splitlines()) <= 200
 
 
 def test_readme_without_markers_is_left_alone(tmp_path):
     path = tmp_path / "README.md"
     path.write_text("# Title\n")
     with pytest.raises(UsageError, match="results:begin"):
-        readme.update_readme(path, shards_of(tmp_path, final_rows("64_64_64", 2.0, FOUR)))
+        readme.update_readme(path, shards_of(tmp_path, final_rows("64_64_64", 2.0, FOUR)), {}, ())
     assert path.read_text() == "# Title\n"
 
 

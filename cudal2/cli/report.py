@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +19,8 @@ _EPILOG = """examples:
   cudal2 report --json                  the same as one object keyed mode/acc/pdl
   cudal2 report --losses                every shape against cuBLASLt-AutoTuning, slowest of ours first
   cudal2 report --plot finals.png       the same as a picture
+  cudal2 report --plots plots           heat map, ECDF, floor, FLOPs and roofline of every leaderboard, as PNG
+  cudal2 report --html finals.html      everything on one page that needs no network and no other file
   cudal2 report --readme README.md      write the tables between the markers of that file
   cudal2 report --run runs/mine         draw a training run into runs/mine/plot.png"""
 
@@ -31,6 +34,8 @@ def add(commands: Any) -> argparse.ArgumentParser:
     parser.add_argument(
         "--board", metavar="KEY", help="with --plot: which leaderboard, mode/acc/pdl (default: the first)"
     )
+    parser.add_argument("--html", type=Path, metavar="FILE", help="write everything as one self-contained page")
+    parser.add_argument("--plots", type=Path, metavar="DIR", help="draw every leaderboard into PNG files there")
     parser.add_argument("--losses", action="store_true", help="list every shape, slowest of ours first")
     parser.add_argument("--plot", type=Path, metavar="FILE", help="draw the speed-ups into this .png or .svg")
     parser.add_argument("--readme", type=Path, metavar="FILE", help="rewrite the generated tables of this file")
@@ -48,17 +53,27 @@ def run(arguments: argparse.Namespace) -> int:
     shards = load_finals(arguments.finals)
     summary = summarise(shards.measurements)
     if arguments.readme:
+        from cudal2.paths import data_dir
+        from cudal2.records.benchmark import load_benchmarks
         from cudal2.report.readme import update_readme
+        from cudal2.report.speed import shipped_benchmarks
+        from cudal2.table import KernelTable
+        from cudal2.table.files import table_files
 
-        changed = update_readme(arguments.readme, shards)
+        tables = [KernelTable.load(path) for path in table_files(data_dir() / "tables")]
+        changed = update_readme(arguments.readme, shards, load_benchmarks(shipped_benchmarks()), tables)
         note(f"{arguments.readme}: {'rewritten' if changed else 'already up to date'}")
     if arguments.plot:
         _draw_finals(shards, arguments.board, arguments.plot)
+    if arguments.plots:
+        _draw_boards(shards, arguments.plots)
+    if arguments.html:
+        _write_page(shards, arguments.finals, arguments.html)
     if arguments.json:
         print_json(summary)
     elif arguments.losses:
         _print_losses(shards)
-    elif not arguments.readme and not arguments.plot:
+    elif not (arguments.readme or arguments.plot or arguments.plots or arguments.html):
         _print_summary(summary)
     return 0
 
@@ -94,6 +109,34 @@ def _draw_finals(shards: Shards, board: str | None, path: Path) -> None:
     if chosen not in boards:
         raise UsageError(f"no leaderboard '{chosen}': the finals hold {', '.join(boards) or 'none'}")
     note(f"plot: {save_speedups(boards[chosen].shapes, f'{chosen}, against cuBLASLt-AutoTuning', path)}")
+
+
+def _draw_boards(shards: Shards, directory: Path) -> None:
+    from cudal2.report.board import boards
+    from cudal2.report.plots import save_board
+
+    for board in boards(shards.measurements):
+        for path in save_board(board, directory):
+            note(f"plot: {path}")
+
+
+def _write_page(shards: Shards, finals: Path | None, path: Path) -> None:
+    from cudal2.report.board import boards
+    from cudal2.report.page import page, sources
+    from cudal2.report.summary import shipped_finals
+
+    try:
+        from cudal2.report.plots import board_pictures
+
+        pictures = {board.key: board_pictures(board) for board in boards(shards.measurements)}
+    except ModuleNotFoundError as error:
+        pictures = {}
+        note(f"the page has no pictures, since the package '{error.name}' is missing: pip install 'cudal2[report]'")
+    command = ["python", "-m", "cudal2", "report", *(["--finals", str(finals)] if finals else []), "--html", path.name]
+    text = page(shards, pictures, shlex.join(command), sources(finals or shipped_finals()))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text, encoding="utf-8")
+    note(f"page: {path}")
 
 
 def _draw_run(run_dir: Path, path: Path | None) -> int:

@@ -1,0 +1,98 @@
+"""What building, measuring and searching cost, in Markdown, from the benchmark records that ship and nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from cudal2.paths import data_dir
+from cudal2.records.benchmark import Benchmark
+
+Figures = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Bar:
+    """A speed that was promised.
+
+    Attributes:
+        benchmark: Which benchmark measures it.
+        promise: What must be reached.
+        reached: What was, in words.
+    """
+
+    benchmark: str
+    promise: str
+    reached: Callable[[Figures], str]
+
+
+def _one_core_text(figures: Figures) -> str:
+    return (
+        f"{figures['warm_wall_s']:.2f} s, at most {figures['warm_wall_max_s']:.2f} s"
+        f" ({figures['plain_wall_s']:.2f} s without the precompiled header)"
+    )
+
+
+def _all_cores_text(figures: Figures) -> str:
+    failed = f", {figures['failed']} failed" if figures["failed"] else ""
+    return f"{figures['kernels']} in {figures['wall_s']:.1f} s on {figures['jobs']}{failed}"
+
+
+BARS = (
+    Bar("build", "compile: <= 1.5 s a kernel on one core", _one_core_text),
+    Bar("build", "compile: >= 200 kernels in <= 60 s on 16 cores", _all_cores_text),
+    Bar(
+        "measure",
+        "live: >= 10,000 checked measurements per GPU-hour, shapes under 100 us",
+        lambda it: f"{it['measurements_per_hour']:,} ({it['correct']} of {it['measured']} correct)",
+    ),
+    Bar("replay", "replay: >= 1,000 PPO steps/s on one core, updates included", lambda it: f"{it['steps_per_s']:,}"),
+    Bar(
+        "replay",
+        "the training of `demo.sh`: <= 180 s on two cores",
+        lambda it: f"{it['train_s']:.0f} s for {it['steps']:,} steps on one",
+    ),
+)
+
+
+def shipped_benchmarks() -> Path:
+    """Directory of the benchmark records that ship with the package."""
+    return data_dir() / "benchmarks"
+
+
+def speed_markdown(benchmarks: Mapping[str, Benchmark]) -> str:
+    """One row per promise whose benchmark was run; empty if none was."""
+    rows = [
+        (bar.promise, bar.reached(run.figures), f"`{run.command}`", f"{run.utc[:10]}, {run.machine}")
+        for bar in BARS
+        if (run := benchmarks.get(bar.benchmark)) is not None
+    ]
+    return f"### Speed\n\n{_table(('promised', 'reached', 'command', 'measured'), rows, '---')}" if rows else ""
+
+
+def search_markdown(benchmarks: Mapping[str, Benchmark]) -> str:
+    """Strategies by budget on shapes the policy was not trained on; empty if that was not run."""
+    run = benchmarks.get("search")
+    if run is None:
+        return ""
+    ratios: dict[str, dict[int, float]] = {}
+    for score in run.figures["scores"]:
+        ratios.setdefault(score["strategy"], {})[score["budget"]] = score["geomean_ratio"]
+    budgets = sorted({budget for row in ratios.values() for budget in row})
+    rows = [(name, *(f"{row[budget]:.3f}" for budget in budgets)) for name, row in ratios.items()]
+    figures = run.figures
+    text = (
+        "Geomean of cuBLASLt-AutoTuning's time over that of the best of the first B measurements, over"
+        f" {figures['shapes']} recorded shapes in {figures['folds']} folds:\nthe policy was never trained on the shape"
+        f" it proposes for. What there is to find: {figures['optimum']['geomean_ratio']:.3f}."
+        f" `{run.command}`, {run.utc[:10]}, replay on {run.machine}."
+    )
+    head = ("strategy", *(f"B = {budget}" for budget in budgets))
+    return f"### Search at equal budget, held-out shapes\n\n{text}\n\n{_table(head, rows, '---:')}"
+
+
+def _table(head: Sequence[str], rows: Sequence[Sequence[str]], align: str) -> str:
+    lines = [head, ("---", *[align] * (len(head) - 1)), *rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)

@@ -1,0 +1,86 @@
+"""Runs of the bench scripts: how they are kept, and what of them the README shows."""
+
+import argparse
+import json
+from pathlib import Path
+
+import pytest
+
+from cudal2.cli.benchmark import add_output, command, finish
+from cudal2.errors import RecordError
+from cudal2.records.benchmark import Benchmark, load_benchmarks, processor
+from cudal2.report.speed import BARS, search_markdown, shipped_benchmarks, speed_markdown
+
+BUILD = {
+    "warm_wall_s": 0.7, "warm_wall_max_s": 0.9, "plain_wall_s": 1.2, "kernels": 224, "wall_s": 20.04, "jobs": 16,
+    "failed": 0,
+}  # fmt: skip
+SCORES = [
+    {"strategy": name, "budget": budget, "geomean_ratio": ratio}
+    for name, ratios in {"random": (0.5, 0.75), "policy": (1.0, 1.25)}.items()
+    for budget, ratio in zip((1, 16), ratios, strict=True)
+]
+
+
+def benchmark(name, figures):
+    return Benchmark(name, f"python scripts/bench_{name}.py", "2000-01-02T03:04:05+00:00", "Test, 1 core", "0", figures)
+
+
+def test_a_run_is_kept_with_command_date_and_machine_and_printed_as_asked(tmp_path, monkeypatch, capsys):
+    parser = argparse.ArgumentParser()
+    add_output(parser)
+    out = tmp_path / "new" / "build.json"
+    monkeypatch.setattr(
+        "sys.argv", ["/somewhere/scripts/bench_build.py", "--json", "--kernels", "3", "--out", str(out)]
+    )
+    finish("build", {"kernels": 3}, "three", parser.parse_args(["--json", "--out", str(out)]))
+    assert json.loads(capsys.readouterr().out) == {"kernels": 3}
+    (kept,) = load_benchmarks(out.parent).values()
+    assert kept.name == "build" and kept.figures == {"kernels": 3} and kept.machine == processor()
+    assert kept.command == "python scripts/bench_build.py --kernels 3"
+    finish("build", {"kernels": 3}, "three", parser.parse_args([]))
+    assert capsys.readouterr().out == "three\n"
+
+
+def test_a_recorded_command_names_no_place_of_the_machine():
+    argv = ["scripts/bench_x.py", "--out", "/a/b.json", "--cache-dir=/c", "--steps", "4", "--json"]
+    assert command(argv) == "python scripts/bench_x.py --steps 4"
+
+
+def test_a_damaged_record_is_named_and_none_at_all_is_fine(tmp_path):
+    assert load_benchmarks(tmp_path / "absent") == {}
+    for text in ("{", '{"name": "build"}'):
+        (tmp_path / "bad.json").write_text(text)
+        with pytest.raises(RecordError, match=r"bad\.json is no benchmark record"):
+            load_benchmarks(tmp_path)
+
+
+def test_a_benchmark_that_was_not_run_has_no_row():
+    assert speed_markdown({}) == search_markdown({}) == ""
+    text = speed_markdown({"build": benchmark("build", BUILD)})
+    assert (
+        "| 0.70 s, at most 0.90 s (1.20 s without the precompiled header) | `python scripts/bench_build.py` |" in text
+    )
+    assert "| 224 in 20.0 s on 16 | `python scripts/bench_build.py` | 2000-01-02, Test, 1 core |" in text
+    assert "steps/s" not in text and "GPU-hour" not in text
+    failed = speed_markdown({"build": benchmark("build", {**BUILD, "failed": 2})})
+    assert "224 in 20.0 s on 16, 2 failed" in failed
+
+
+def test_the_search_table_has_a_row_per_strategy_and_says_what_could_be_found():
+    figures = {"shapes": 8, "folds": 4, "scores": SCORES, "optimum": {"geomean_ratio": 1.5}}
+    text = search_markdown({"search": benchmark("search", figures)})
+    assert "| strategy | B = 1 | B = 16 |" in text
+    assert "| policy | 1.000 | 1.250 |" in text and "| random | 0.500 | 0.750 |" in text
+    assert "8 recorded shapes" in text and "What there is to find: 1.500." in text
+
+
+def test_every_shipped_record_reads_and_its_command_is_a_script_of_this_tree():
+    shipped = load_benchmarks(shipped_benchmarks())
+    assert {"replay", "search"} <= set(shipped)
+    for run in shipped.values():
+        assert (Path(__file__).parents[1] / run.command.split()[1]).is_file()
+    for bar in BARS:
+        if bar.benchmark in shipped:
+            assert bar.reached(shipped[bar.benchmark].figures)
+    assert search_markdown(shipped)
