@@ -1,0 +1,258 @@
+"""The finals as one HTML page that needs nothing but itself: no network, no files beside it, no plotting library."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+from string import Template
+
+from cudal2.floor import CLASS_NAMES
+from cudal2.records.finals import REFERENCE, Final
+from cudal2.records.fingerprint import Fingerprint
+from cudal2.records.measurement import Measurement
+from cudal2.records.shards import Shards
+from cudal2.report import markup
+from cudal2.report.board import NOTICEABLE, Board, Picture, Spread, baseline_title, boards
+from cudal2.report.markup import Cell, number, words
+from cudal2.report.notes import held_by, lead, notes
+from cudal2.report.summary import Judged
+
+WORST = 10
+_TEMPLATE = Path(__file__).with_name("page.html.in")
+
+
+@dataclass(frozen=True)
+class Source:
+    """One file the figures come from.
+
+    Attributes:
+        name: File name.
+        sha256: Digest of its bytes.
+    """
+
+    name: str
+    sha256: str
+
+
+def sources(directory: Path) -> list[Source]:
+    """The shards of a directory (or one such file) with their digests."""
+    paths = [directory] if directory.is_file() else sorted(directory.glob("*.jsonl"))
+    return [Source(path.name, hashlib.sha256(path.read_bytes()).hexdigest()) for path in paths]
+
+
+def page(shards: Shards, pictures: Mapping[str, Sequence[Picture]], command: str, files: Sequence[Source] = ()) -> str:
+    """The page; the same input gives the same bytes.
+
+    Args:
+        shards: The finals.
+        pictures: Drawings by leaderboard; may be empty.
+        command: What makes this page again.
+        files: Where the finals were read from.
+    """
+    found = boards(shards.measurements)
+    gpus = ", ".join(dict.fromkeys(fingerprint.gpu for fingerprint in shards.fingerprints)) or "an unknown GPU"
+    parts = [
+        markup.paragraph(lead(shards, found)),
+        _navigation(found),
+        _overview(found),
+        markup.heading("How to read this", "notes"),
+        markup.items(notes(found)),
+        *(_board(board, pictures.get(board.key, ())) for board in found),
+        _environment(shards, command, files),
+    ]
+    title = markup.escape(f"cudal2: half-precision GEMM on {gpus}")
+    return Template(_TEMPLATE.read_text(encoding="utf-8")).substitute(title=title, body="\n".join(parts))
+
+
+def _navigation(found: Sequence[Board]) -> str:
+    links = [("#notes", "How to read this"), *((f"#{_anchor(board)}", board.title) for board in found)]
+    links.append(("#environment", "Environment and data"))
+    return f"<nav>{''.join(f'<a href={markup.escape(to)}>{markup.escape(text)}</a>' for to, text in links)}</nav>"
+
+
+def _anchor(board: Board) -> str:
+    return board.key.replace("/", "-")
+
+
+_SPREAD_HEAD = ("shapes", "geomean", "mean", "total time", "won", "tied", "lost", "share lost", "above 1",
+                f"above {NOTICEABLE:g}", "worst", "best")  # fmt: skip
+
+
+def _spread(found: Spread) -> list[Cell]:
+    return [
+        number(found.n, "d"),
+        number(found.geomean),
+        number(found.mean),
+        number(found.total),
+        number(found.win, "d", "win"),
+        number(found.tie, "d", "tie"),
+        number(found.loss, "d", "loss" if found.loss else ""),
+        number(found.loss_share, ".0%"),
+        number(found.faster, ".0%"),
+        number(found.noticeable, ".0%"),
+        number(found.worst),
+        number(found.best),
+    ]
+
+
+def _overview(found: Sequence[Board]) -> str:
+    rows = [
+        [words(board.title), *_spread(standing.overall)]
+        for board in found
+        if (standing := board.standing()) is not None
+    ]
+    if not rows:
+        return markup.paragraph(f"No shape was measured against {baseline_title(REFERENCE)}.")
+    return markup.heading(f"Speed-up over {baseline_title(REFERENCE)}", "overview") + markup.table(
+        ("leaderboard", *_SPREAD_HEAD), rows, name="table-overview"
+    )
+
+
+def _board(board: Board, pictures: Sequence[Picture]) -> str:
+    anchor = _anchor(board)
+    parts = [markup.heading(board.title, anchor), _standings(board)]
+    standing = board.standing()
+    if standing is not None:
+        parts += [
+            markup.heading(f"Worst {min(WORST, standing.overall.n)} against {baseline_title(REFERENCE)}", level=3),
+            markup.table(_WORST_HEAD, [_worst(shape) for shape in standing.shapes[:WORST]], name=f"worst-{anchor}"),
+        ]
+    if pictures:
+        drawn = (markup.drawing(item.svg, item.caption, item.name, item.name == "heatmap") for item in pictures)
+        parts += [markup.heading("Pictures", level=3), f'<div class="figures">{"".join(drawn)}</div>']
+    parts += [markup.heading("Every shape", level=3), _shapes(board), _failures(board)]
+    return "\n".join(part for part in parts if part)
+
+
+def _standings(board: Board) -> str:
+    if not board.standings:
+        return markup.paragraph("No kernel of ours has a time on this leaderboard.")
+    counts = {name: entry.n for name, entry in board.standings[0].by_class.items() if entry is not None}
+    rows = [
+        [
+            words(baseline_title(standing.baseline)),
+            *_spread(standing.overall),
+            *(_class_cell(standing.by_class[name]) for name in CLASS_NAMES),
+        ]
+        for standing in board.standings
+    ]
+    heads = (f"{name} ({counts.get(name, 0)})" for name in CLASS_NAMES)
+    return markup.table(("against", *_SPREAD_HEAD, *heads), rows, name=f"standings-{_anchor(board)}")
+
+
+def _class_cell(found: Spread | None) -> Cell:
+    return number(None) if found is None else number(found.geomean, below=f"{found.win} / {found.tie} / {found.loss}")
+
+
+_WORST_HEAD = ("shape", "speed-up", "95 %", "verdict", "floor us", "ours us", "theirs us", "faster", "our kernel")
+
+
+def _worst(shape: Judged) -> list[Cell]:
+    found = shape.comparison
+    return [
+        words(shape.problem.mnk),
+        number(found.ratio, style=found.verdict),
+        words(_interval(shape)),
+        words(found.verdict, found.verdict),
+        number(shape.floor_us),
+        number(shape.ours.median_us),
+        number(shape.other.median_us),
+        words(shape.other.contestant if found.ratio < 1.0 else "ours"),
+        words(_kernel(shape.ours), "code"),
+    ]
+
+
+def _interval(shape: Judged) -> str:
+    return f"{shape.comparison.low:.3f} to {shape.comparison.high:.3f}"
+
+
+def _kernel(row: Measurement) -> str:
+    return row.config.name if row.config is not None else row.contestant
+
+
+def _shapes(board: Board) -> str:
+    """Every final of the board, lowest ratio against the reference first, unserved shapes before all."""
+    names = [standing.baseline for standing in board.standings]
+    head = ["M", "N", "K", "B", "class", "floor us", "ours us", "TFLOP/s", "of floor"]
+    for name in names:
+        head += [f"over {baseline_title(name)}"] + (["95 %", "verdict"] if name == REFERENCE else [])
+    rows = [(final, board.comparisons(final)) for final in board.finals]
+    rows.sort(key=lambda pair: pair[1][REFERENCE].ratio if REFERENCE in pair[1] else 0.0)
+    cells = [_shape_row(final, found, names) for final, found in rows]
+    head += ["our kernel", "MHz", "W", "clock held by"]
+    return markup.table(head, cells, sortable=True, name=f"shapes-{_anchor(board)}")
+
+
+def _shape_row(final: Final, found: Mapping[str, Judged], names: Sequence[str]) -> list[Cell]:
+    problem, ours = final.problem, final.ours
+    judged = next(iter(found.values()), None)
+    cells = [number(problem.m, "d"), number(problem.n, "d"), number(problem.k, "d"), words(problem.layout)]
+    if judged is None or ours is None:
+        cells += [number(None)] * 5
+    else:
+        cells += [
+            Cell(judged.floor_class, judged.floor_us),
+            number(judged.floor_us),
+            number(ours.median_us),
+            number(problem.flops / ours.median_us / 1e6, ".1f"),
+            number(judged.floor_us / ours.median_us, ".0%"),
+        ]
+    for name in names:
+        cells += _against(found.get(name), name == REFERENCE)
+    kernel = words(_kernel(ours), "code") if ours is not None else words("none of ours ran", "loss")
+    clocks = final.rows[0]
+    return [*cells, kernel, number(clocks.sm_clock_mhz, "d"), number(clocks.power_w, ".0f"), words(held_by(clocks))]
+
+
+def _against(shape: Judged | None, reference: bool) -> Iterator[Cell]:
+    verdict = shape.comparison.verdict if shape is not None else ""
+    yield number(shape.ratio if shape is not None else None, style=verdict)
+    if reference:
+        yield words(_interval(shape) if shape is not None else markup.NONE)
+        yield words(verdict or markup.NONE, verdict)
+
+
+def _failures(board: Board) -> str:
+    """Contestants without a time and why, ours and theirs; said even if there are none."""
+    if not board.failures:
+        return markup.paragraph("No contestant failed a check, could not run, or was set aside for an impossible time.")
+    rows = [
+        [*(words(text) for text in (row.problem.mnk, _kernel(row), row.status.value, row.reason))]
+        for row in board.failures
+    ]
+    return markup.heading("Without a time", level=3) + markup.table(
+        ("shape", "contestant", "status", "reason"), rows, name=f"failures-{_anchor(board)}"
+    )
+
+
+def _environment(shards: Shards, command: str, files: Sequence[Source]) -> str:
+    environments = [fingerprint.to_dict() for fingerprint in shards.fingerprints]
+    rows = [
+        [words(name.replace("_", " ")), *(words(_plain(environment[name])) for environment in environments)]
+        for name in (field.name for field in fields(Fingerprint))
+    ]
+    rows.append([words("sha256"), *(words(fingerprint.sha256, "code") for fingerprint in shards.fingerprints)])
+    sessions = [f"environment {at}" for at in range(1, len(shards.fingerprints) + 1)]
+    parts = [
+        markup.heading("Environment and data", "environment"),
+        markup.table(("fingerprint", *sessions), rows, name="fingerprint"),
+        markup.paragraph("Every ratio is taken inside one session, so environments may differ from shape to shape."),
+        markup.heading("Data", level=3),
+        markup.paragraph(f"{len(shards.measurements)} rows with every raw time" + (", from:" if files else ".")),
+    ]
+    if files:
+        listed = [[words(file.name, "code"), words(file.sha256, "code")] for file in files]
+        parts.append(markup.table(("file", "sha256"), listed, name="files"))
+    parts += [
+        markup.heading("Make this page again", level=3),
+        markup.code(command),
+        markup.paragraph("The same data gives the same page, byte for byte. To measure a shape on your own GPU:"),
+        markup.code("python -m cudal2 eval --mnk 64_4096_64 --acc_precise fp32 --pdl both --config KERNEL"),
+    ]
+    return "\n".join(parts)
+
+
+def _plain(value: object) -> str:
+    return ".".join(str(part) for part in value) if isinstance(value, list) else str(value)
