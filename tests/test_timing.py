@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import random
 import statistics
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
-from cudal2.bench.timing import interleave, launches_for, too_fast
+from cudal2.bench.timing import interleave, launches_for, sized_graph, too_fast
 from cudal2.floor import physical_us
 from cudal2.problem import Problem
 
@@ -76,6 +78,32 @@ def test_interleaving_ranks_rightly_where_one_after_the_other_does_not() -> None
 def test_a_replay_lasts_at_least_as_long_as_asked(time_us: float, launches: int) -> None:
     assert launches_for(time_us, 2.0) == launches
     assert launches * time_us >= 2000.0
+
+
+class HostBoundStopwatch:
+    """Launched from Python a kernel takes ``host_us``, in a graph ``device_us``, and 2 % less once clocks are up."""
+
+    def __init__(self, host_us: float, device_us: float) -> None:
+        self.host_us, self.device_us, self.open = host_us, device_us, 0
+
+    def estimate_us(self, contestant: object) -> float:
+        return self.host_us
+
+    def graph(self, contestant: object, launches: int) -> SimpleNamespace:
+        self.open += 1
+
+        def close() -> None:
+            self.open -= 1
+
+        return SimpleNamespace(launches=launches, time_us=lambda: self.device_us, close=close)
+
+
+@pytest.mark.parametrize(("host_us", "device_us"), [(3.1, 1.4), (6.0, 4.5), (900.0, 880.0), (9e4, 9e4)])
+def test_a_graph_is_sized_by_what_a_graph_takes_not_by_launches_from_python(host_us: float, device_us: float) -> None:
+    stopwatch = HostBoundStopwatch(host_us, device_us)
+    graph: Any = sized_graph(stopwatch, None, 2.0)  # type: ignore[arg-type]
+    assert 2000.0 <= graph.launches * 0.98 * device_us < 2100.0 + device_us
+    assert stopwatch.open == 1, "the short graph is given back"
 
 
 def test_a_time_under_what_the_hardware_can_do_is_not_believed() -> None:

@@ -15,7 +15,7 @@ from cudal2.bench.correctness import CheckResult, check_sample
 from cudal2.bench.device import Clocks
 from cudal2.bench.final import Entrant
 from cudal2.bench.libraries import VendorLibraries, library_errors
-from cudal2.bench.timing import Contestant, TimedGraph, launches_for, too_fast
+from cudal2.bench.timing import Contestant, TimedGraph, sized_graph, too_fast
 from cudal2.build.artifact import BuiltKernel
 from cudal2.errors import WorkerError
 from cudal2.launch.driver import context_fault
@@ -26,8 +26,6 @@ from cudal2.space.config import KernelConfig
 
 logger = logging.getLogger(__name__)
 
-#: A first, short graph tells the time that sizes the long one; launched from Python a small kernel looks slower.
-_SIZING_MS = 0.5
 _TUNING_ROUNDS = 7
 
 
@@ -72,14 +70,8 @@ class DeviceArena:
         """Captures launches that run for the settings' final replay time."""
         with _refusals(entrant.label):
             contestant = self._bind(entrant)
-            stopwatch = self.context.stopwatch
-            sizing = stopwatch.graph(contestant, launches_for(stopwatch.estimate_us(contestant), _SIZING_MS))
-            try:
-                time_us = sizing.time_us()
-            finally:
-                sizing.close()
-            launches = launches_for(time_us, self.context.settings.final_replay_ms)
-            return DevicePrepared(stopwatch.graph(contestant, launches), self.context)
+            context = self.context
+            return DevicePrepared(sized_graph(context.stopwatch, contestant, context.settings.final_replay_ms), context)
 
     def too_fast(self, time_us: float) -> str:
         """Why a time cannot be believed; empty if it can."""

@@ -18,7 +18,7 @@ import torch
 from cudal2.bench.context import ProblemContext
 from cudal2.bench.correctness import check_sample
 from cudal2.bench.device import Clocks, DeviceInfo, describe
-from cudal2.bench.timing import TimedGraph, interleave, launches_for, too_fast
+from cudal2.bench.timing import TimedGraph, interleave, sized_graph, too_fast
 from cudal2.build.artifact import BuiltKernel
 from cudal2.errors import EnvironmentProblemError
 from cudal2.launch.driver import context_fault, ensure_context
@@ -155,8 +155,7 @@ class GpuSession:
                 Status.CORRECTNESS, checked.reason, max_error=checked.max_error, bench_s=time.perf_counter() - started
             )
         contestant = context.candidate(kernel, candidate.config, candidate.pdl)
-        launches = launches_for(context.stopwatch.estimate_us(contestant), settings.replay_ms)
-        graph = context.stopwatch.graph(contestant, launches)
+        graph = sized_graph(context.stopwatch, contestant, settings.replay_ms)
         try:
             rng = random.Random(f"{settings.seed} {candidate.problem} {candidate.config.name}")
             timed = [graph, *([context.reference().graph] if reference else [])]
@@ -171,7 +170,7 @@ class GpuSession:
             reason,
             times_us=times[0] if good else (),
             ref_times_us=times[1] if good and reference else (),
-            launches=launches,
+            launches=graph.launches,
             max_error=checked.max_error,
             bench_s=time.perf_counter() - started,
             **asdict(clocks),

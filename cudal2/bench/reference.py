@@ -9,7 +9,7 @@ from cudal2.bench.autotune import AutoTuner
 from cudal2.bench.baselines import LAYOUTS, Baseline, BothLayouts, LibraryCall, NotSupportedError
 from cudal2.bench.correctness import Checks
 from cudal2.bench.libraries import VendorLibraries, library_errors
-from cudal2.bench.timing import Stopwatch, interleave, launches_for
+from cudal2.bench.timing import Stopwatch, interleave, sized_graph
 from cudal2.errors import EnvironmentProblemError
 from cudal2.problem import Problem
 from cudal2.settings import BenchSettings
@@ -50,7 +50,7 @@ class Reference:
         best = min(chosen.values(), key=lambda tuned: tuned.median_us)
         contestant = best.call.on(buffers)
         self.detail = best.call.detail
-        self.graph = stopwatch.graph(contestant, launches_for(best.median_us, settings.replay_ms))
+        self.graph = sized_graph(stopwatch, contestant, settings.replay_ms)
         times = interleave([self.graph], settings.replays, random.Random(settings.seed))
         self.median_us = statistics.median(times[0])
 

@@ -65,7 +65,7 @@ def measure(
 def test_a_measurement_carries_everything(worker: Worker, built: dict[KernelConfig, BuiltKernel]) -> None:
     row = measure(worker, Problem(1024, 1024, 1024), LARGE, built[LARGE])
     assert len(row.times_us) == len(row.ref_times_us) == SETTINGS.replays
-    assert row.launches * row.median_us > 0.7e3 * SETTINGS.replay_ms
+    assert row.launches * row.median_us >= 1e3 * SETTINGS.replay_ms
     assert row.sm_clock_mhz and row.power_w and row.temperature_c and row.throttle is not None
     assert 0.0 < row.bench_s < 5.0 and row.utc
     assert row.registers == built[LARGE].registers and row.spill_bytes == 0
