@@ -128,3 +128,13 @@ def test_no_file_names_a_registry_or_a_home_directory() -> None:
             text = path.read_text(errors="replace")
             found += [f"{name}: {needle}" for needle in needles if needle in text]
     assert not found
+
+
+def test_the_readme_is_short_and_its_tree_is_complete() -> None:
+    text = (ROOT / "README.md").read_text()
+    assert len(text.splitlines()) <= 200
+    tree = text[text.index("## Files") :]
+    for path in (ROOT / "cudal2").iterdir():
+        if path.name.startswith(("_", ".", "py.typed")):
+            continue
+        assert path.name in tree or f"{path.name}/" in tree, f"{path.name} is not in the README's file tree"
