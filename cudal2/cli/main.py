@@ -38,9 +38,7 @@ _EPILOG = "exit codes: 0 fine, 1 wrong result, 2 usage or environment, 3 nothing
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs one command and returns its exit code."""
     try:
-        arguments = parser().parse_args(argv)
-        logging.basicConfig(level=_level(arguments.verbose), format="%(message)s", stream=sys.stderr)
-        return int(arguments.run(arguments))
+        return _run(argv)
     except Cudal2Error as error:
         note(f"error: {error}")
         return error.exit_code
@@ -56,6 +54,16 @@ def main(argv: Sequence[str] | None = None) -> int:
         return Cudal2Error.exit_code
     except ModuleNotFoundError as error:
         return _missing(error)
+
+
+def _run(argv: Sequence[str] | None) -> int:
+    try:
+        arguments = parser().parse_args(argv)
+        logging.basicConfig(level=_level(arguments.verbose), format="%(message)s", stream=sys.stderr)
+        return int(arguments.run(arguments))
+    finally:
+        # Here and not at exit, where a reader that has left could no longer be told from an error.
+        sys.stdout.flush()
 
 
 def _missing(error: ModuleNotFoundError) -> int:
