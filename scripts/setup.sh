@@ -16,12 +16,16 @@ try_pip() { "$python" -m pip "$@" >>"$log" 2>&1; }
 
 has_gpu() { command -v nvidia-smi >/dev/null && nvidia-smi -L >/dev/null 2>&1; }
 
-# Without a GPU the CPU build of torch is enough, and a tenth of the size: take it where pip's configured index has it.
+# Without a GPU the CPU build of torch is enough, and a tenth of the size: a wheel in pip's find-links, else from pip's index.
+# What torch itself needs comes with the other packages.
 install_torch() {
-    "$python" -c "import torch" 2>/dev/null && return
+    "$python" -c "from importlib.metadata import version; version('torch')" 2>/dev/null && return
     echo "set-up: torch" >&2
     if ! has_gpu; then
+        try_pip install --no-index --no-deps "torch>=2.8" && return
         try_pip install "torch==2.13.0+cpu" && return
+        echo "set-up: pip knows no CPU build of torch, so this takes the CUDA one, 5 GB; to avoid it, stop here and set" \
+            "PIP_EXTRA_INDEX_URL to PyTorch's index of CPU builds" >&2
         try_pip install "torch==2.13.0" && return
     fi
     quiet_pip install "torch>=2.8"
