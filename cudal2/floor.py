@@ -93,13 +93,11 @@ def physical_us(m: int, n: int, k: int) -> float:
     return max(terms_us(m, n, k, BURST)["tensor"], compulsory_bytes(m, n, k) / BURST.l2_bytes * 1e6)
 
 
-def bound(m: int, n: int, k: int) -> str:
-    """Which resource sets :func:`floor_us`."""
-    terms = terms_us(m, n, k)
-    return max(terms, key=lambda name: terms[name])
-
-
 def floor_class(m: int, n: int, k: int) -> str:
     """Class of a shape by its floor, one of ``CLASS_NAMES``."""
-    floor = floor_us(m, n, k)
-    return next(name for edge, name in CLASSES if floor < edge)
+    return class_of(floor_us(m, n, k))
+
+
+def class_of(bound_us: float) -> str:
+    """Class of a sustained bound."""
+    return next(name for edge, name in CLASSES if bound_us < edge)

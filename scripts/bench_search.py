@@ -15,6 +15,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from cudal2.cli.benchmark import add_output, finish
 from cudal2.problem import Problem
 from cudal2.progress import track
@@ -22,8 +24,8 @@ from cudal2.records.recording import Recording, bundled_recording
 from cudal2.rl.rank import policy_strategy
 from cudal2.rl.train import train
 from cudal2.runners.replay import ReplayRunner
-from cudal2.search.base import Budget, SearchResult, Strategy, search
-from cudal2.search.compare import BUDGETS, score
+from cudal2.search.base import SearchSession, Strategy
+from cudal2.search.compare import BUDGETS, compare
 from cudal2.search.strategies import STRATEGIES
 from cudal2.settings import load_train
 
@@ -55,23 +57,30 @@ def table(figures: dict[str, Any]) -> str:
 
 def compare_held_out(runner: ReplayRunner, folds: int, steps: int) -> dict[str, Any]:
     """All strategies on all shapes, the policy always on shapes it has not seen."""
-    results: dict[str, list[SearchResult]] = {}
-    optimum = []
-    for fold in track(range(folds), "folds"):
-        held_out = runner.problems[fold::folds]
-        strategies = {"random": STRATEGIES["random"], "hill_climb": STRATEGIES["hill_climb"]}
-        for name, strategy in strategies.items():
-            results.setdefault(name, []).extend(run(name, strategy, runner, held_out, SEEDS))
-        results.setdefault("analytic", []).extend(run("analytic", STRATEGIES["analytic"], runner, held_out))
-        policy = trained_without(runner, held_out, steps)
-        results.setdefault("policy", []).extend(run("policy", policy, runner, held_out))
-        optimum += run("exhaustive", STRATEGIES["exhaustive"], runner, held_out, limit=None)
+    drawn = {name: STRATEGIES[name] for name in ("random", "hill_climb")}
+    ranked = {"analytic": STRATEGIES["analytic"], "policy": held_out_policy(runner, folds, steps)}
+    exhaustive = {"exhaustive": STRATEGIES["exhaustive"]}
+    scores = compare(drawn, runner, seeds=SEEDS) + compare(ranked, runner)
+    (optimum,) = compare(exhaustive, runner, budgets=(runner.space.total,))
     return {
         "shapes": len(runner.problems),
         "folds": folds,
-        "scores": [score(rows, budget).to_dict() for rows in results.values() for budget in BUDGETS],
-        "optimum": score(optimum, max(len(result.measurements) for result in optimum)).to_dict(),
+        "scores": [score.to_dict() for score in scores],
+        "optimum": optimum.to_dict(),
     }
+
+
+def held_out_policy(runner: ReplayRunner, folds: int, steps: int) -> Strategy:
+    """One policy per fold, each asked only for the shapes it was not trained on."""
+    policies: dict[Problem, Strategy] = {}
+    for fold in track(range(folds), "folds"):
+        held_out = runner.problems[fold::folds]
+        policies |= dict.fromkeys(held_out, trained_without(runner, held_out, steps))
+
+    def strategy(session: SearchSession, rng: np.random.Generator) -> None:
+        policies[session.problem](session, rng)
+
+    return strategy
 
 
 def trained_without(runner: ReplayRunner, held_out: Sequence[Problem], steps: int) -> Strategy:
@@ -81,18 +90,6 @@ def trained_without(runner: ReplayRunner, held_out: Sequence[Problem], steps: in
         run_dir = Path(folder) / "run"
         train(load_train("ppo"), runner, run_dir, steps=steps, problems=seen, progress=False)
         return policy_strategy(run_dir, runner.space)
-
-
-def run(
-    name: str,
-    strategy: Strategy,
-    runner: ReplayRunner,
-    problems: Sequence[Problem],
-    seeds: Sequence[int] = (0,),
-    limit: int | None = max(BUDGETS),
-) -> list[SearchResult]:
-    """One search per problem and seed."""
-    return [search(name, strategy, runner, problem, Budget(limit), seed) for problem in problems for seed in seeds]
 
 
 if __name__ == "__main__":

@@ -19,10 +19,6 @@ def test_floors_equal_the_reference_table():
         assert floor.floor_burst_us(*shape) == pytest.approx(float(row["floor_burst_us"]), abs=1.1e-3), shape
 
 
-def test_binding_resource_equals_the_reference_table():
-    assert [floor.bound(*shape) for shape in SHAPES] == [row["bound"] for row in ROWS]
-
-
 def test_classes_split_the_grid_as_published():
     counts = Counter(floor.floor_class(*shape) for shape in SHAPES)
     assert [counts[name] for name in floor.CLASS_NAMES] == [322, 187, 293, 138, 60]

@@ -28,7 +28,7 @@ def published(tiny_recording, tmp_path_factory):
 
 def test_the_file_rebuilds_the_space_and_the_cells(tiny_recording, published):
     loaded = Recording.load(published)
-    assert loaded.space_digest == tiny_recording.space_digest
+    assert loaded.space.digest == tiny_recording.space.digest
     assert loaded.axes == tiny_recording.axes
     assert loaded.fingerprint == FINGERPRINT
     assert loaded.problems == tuple(sorted(Problem.parse(mnk) for mnk in SHAPES))
@@ -87,7 +87,7 @@ def test_limits_of_the_space_are_kept(tmp_path):
     path = tmp_path / "limited.parquet"
     Recording.publish(recording.measurements(), path, [FINGERPRINT], recording.space)
     loaded = Recording.load(path)
-    assert loaded.space_digest == SearchSpace(settings=limited).digest != SearchSpace(settings=SPACE).digest
+    assert loaded.space.digest == SearchSpace(settings=limited).digest != SearchSpace(settings=SPACE).digest
     assert loaded.missing(loaded.problems[0]) == 0
 
 

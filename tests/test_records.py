@@ -16,7 +16,7 @@ from cudal2.errors import EnvironmentProblemError, RecordError
 from cudal2.problem import Problem
 from cudal2.records.fingerprint import Fingerprint
 from cudal2.records.measurement import Measurement, Status
-from cudal2.records.shards import RecordLog, best_by_problem, dedupe, read_shards
+from cudal2.records.shards import RecordLog, dedupe, read_shards
 from cudal2.space.space import SearchSpace
 
 PROBLEM = Problem(128, 256, 512)
@@ -187,14 +187,6 @@ def test_dedupe_tells_pdl_mode_and_contestant_apart(rows):
     good = next(row for row in rows if row.ok)
     others = [dataclasses.replace(good, pdl=True), dataclasses.replace(good, mode="server")]
     assert dedupe([good, *others]) == [good, *others]
-
-
-def test_best_by_problem_ignores_baselines_and_failures(rows):
-    baseline = Measurement(PROBLEM, "cublas", None, Status.CORRECT, times_us=(0.001,))
-    failed = Measurement(PROBLEM, "sm90_ws", rows[0].config, Status.RUNTIME, "illegal address")
-    best = best_by_problem([*rows, baseline, failed])[PROBLEM]
-    assert best.median_us == min(row.median_us for row in rows if row.ok)
-    assert best.config is not None
 
 
 def test_fingerprint_survives_json_and_names_its_differences():

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 from fabricated_recording import made_up_recording
 
-from cudal2.errors import NothingValidError
 from cudal2.records.measurement import Measurement, Status
 from cudal2.runners.replay import ReplayRunner
 from cudal2.search.analytic import columns_of, predict_us, rank
@@ -81,11 +80,9 @@ def test_without_a_limit_every_strategy_ends_at_the_optimum(runner, name):
     assert result.best.median_us == optimum
 
 
-def test_no_valid_candidate_is_an_error_with_the_histogram(runner):
+def test_no_valid_candidate_leaves_the_histogram(runner):
     result = search("random", STRATEGIES["random"], CountingRunner(runner, fail=True), runner.problems[0], Budget(5))
     assert result.best is None and result.failures == {"compile: no such luck": 5}
-    with pytest.raises(NothingValidError, match="5 x compile: no such luck"):
-        result.best_or_raise()
 
 
 def test_best_after_a_budget_counts_only_its_beginning(runner):

@@ -126,11 +126,6 @@ class Recording:
         """Values of every axis of the recorded space."""
         return {axis.name: axis.values for axis in self.space.axes}
 
-    @property
-    def space_digest(self) -> str:
-        """Digest of the recorded space."""
-        return self.space.digest
-
     def problem_index(self, problem: Problem) -> int:
         """Row of :attr:`cells`.
 

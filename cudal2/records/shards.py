@@ -224,15 +224,3 @@ def dedupe(measurements: Iterable[Measurement]) -> list[Measurement]:
 
 def _weight(measurement: Measurement) -> tuple[bool, int]:
     return measurement.status is Status.CORRECTNESS, len(measurement.times_us)
-
-
-def best_by_problem(measurements: Iterable[Measurement]) -> dict[Problem, Measurement]:
-    """The correct kernel with the lowest median per problem, baselines left out; the earlier row wins a tie."""
-    best: dict[Problem, Measurement] = {}
-    for measurement in measurements:
-        if not measurement.ok or measurement.config is None:
-            continue
-        held = best.get(measurement.problem)
-        if held is None or measurement.median_us < held.median_us:
-            best[measurement.problem] = measurement
-    return best

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from cudal2.floor import CLASSES, floor_us
+from cudal2.floor import CLASS_NAMES, class_of, floor_us
 from cudal2.paths import data_dir
 from cudal2.problem import Problem
 from cudal2.records.finals import BASELINES, REFERENCE, Comparison, Final, latest_finals
@@ -49,7 +49,7 @@ class Judged:
     @property
     def floor_class(self) -> str:
         """Class by floor."""
-        return next(name for edge, name in CLASSES if self.floor_us < edge)
+        return class_of(self.floor_us)
 
 
 @dataclass(frozen=True)
@@ -136,7 +136,7 @@ def summarise(records: Iterable[Measurement], floors: Floors = floor_us) -> dict
 
 
 def _statistics(shapes: tuple[Judged, ...]) -> dict[str, Any]:
-    by_class = {name: _share([shape.ratio for shape in shapes if shape.floor_class == name]) for _, name in CLASSES}
+    by_class = {name: _share([shape.ratio for shape in shapes if shape.floor_class == name]) for name in CLASS_NAMES}
     ratios = [shape.ratio for shape in shapes]
     return {**_share(ratios), "min": min(ratios), "by_class": by_class}
 

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
-from cudal2.records.measurement import Measurement
-from cudal2.search.base import FAILURE_LOG_RATIO, log_ratio
+from cudal2.search.base import FAILURE_LOG_RATIO
 
 REWARD_MIN = FAILURE_LOG_RATIO
 REWARD_MAX = 1.0
@@ -14,16 +13,9 @@ REWARD_MAX = 1.0
 FAILURE_CHARGE = 0.02
 
 
-def reward_of(measurement: Measurement, reference_us: float) -> float:
-    """clip(log(t_ref / t), -2, 1); -2 for every status but ``correct``."""
-    return float(np.clip(log_ratio(measurement, reference_us), REWARD_MIN, REWARD_MAX))
-
-
-def rewards_of_times(times_us: NDArray[np.float64], reference_us: NDArray[np.float64]) -> NDArray[np.float64]:
-    """The same for arrays of times; NaN stands for a failure."""
-    with np.errstate(invalid="ignore"):
-        ratio = np.log(reference_us / times_us)
-    return np.where(np.isnan(ratio), REWARD_MIN, np.clip(ratio, REWARD_MIN, REWARD_MAX))
+def clipped(log_ratios: ArrayLike) -> NDArray[np.float64]:
+    """Rewards of log(t_ref / t); :func:`cudal2.search.base.log_ratio` gives those of failures."""
+    return np.clip(np.asarray(log_ratios, np.float64), REWARD_MIN, REWARD_MAX)
 
 
 def improvement(best: float, value: float) -> tuple[float, float]:

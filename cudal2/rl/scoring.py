@@ -17,7 +17,7 @@ from cudal2.errors import UsageError
 from cudal2.problem import Problem
 from cudal2.records.measurement import Measurement, Status
 from cudal2.rl.masks import MaskBank
-from cudal2.rl.reward import REWARD_MAX, REWARD_MIN
+from cudal2.rl.reward import REWARD_MIN, clipped
 from cudal2.runners.base import Runner
 from cudal2.runners.replay import ReplayRunner
 from cudal2.search.base import log_ratio
@@ -115,7 +115,7 @@ class Scorer:
         outcomes = tuple(self._known[key] if ok else None for key, ok in zip(keys, legal, strict=True))
         values = [outcome.log_ratio if outcome else REWARD_MIN for outcome in outcomes]
         refused = {row: self.refusal(int(index[row]), int(flat[row])) for row in np.flatnonzero(~legal).tolist()}
-        return Scores(np.clip(values, REWARD_MIN, REWARD_MAX), outcomes, refused, len(fresh))
+        return Scores(clipped(values), outcomes, refused, len(fresh))
 
     def refusal(self, index: int, flat: int) -> str:
         """Why a configuration may not be measured on a problem."""

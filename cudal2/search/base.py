@@ -13,7 +13,6 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from cudal2.errors import NothingValidError
 from cudal2.problem import Problem
 from cudal2.records.measurement import Measurement
 from cudal2.runners.base import Runner
@@ -77,21 +76,6 @@ class SearchResult:
         """log(t_ref / t_best) over the first ``budget`` measurements; the floor if none of them is correct."""
         values = [log_ratio(row, self.reference_us) for row in self.measurements[:budget]]
         return max(values, default=FAILURE_LOG_RATIO)
-
-    def best_or_raise(self) -> Measurement:
-        """:attr:`best`, or an error that says what became of every candidate.
-
-        Raises:
-            NothingValidError: No measurement was correct.
-        """
-        if self.best is None:
-            reasons = "; ".join(
-                f"{count} x {what}" for what, count in sorted(self.failures.items(), key=lambda item: -item[1])
-            )
-            raise NothingValidError(
-                f"{self.problem.mnk}: none of {len(self.measurements)} candidates passed ({reasons or 'none legal'})"
-            )
-        return self.best
 
     @property
     def failures(self) -> dict[str, int]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -47,22 +47,18 @@ def compare(
     problems: Sequence[Problem] | None = None,
     budgets: Sequence[int] = BUDGETS,
     seeds: Sequence[int] = (0,),
-    on_result: Callable[[SearchResult], None] | None = None,
 ) -> list[BudgetScore]:
     """Runs every strategy on every problem, once per seed with the largest budget; smaller ones are its beginnings.
 
     Deterministic strategies cost the same repeats and score the same in each.
     """
-    problems = tuple(problems or runner.problems)
     scores = []
     for name, strategy in strategies.items():
-        results = []
-        for problem in problems:
-            for seed in seeds:
-                result = search(name, strategy, runner, problem, Budget(max(budgets)), seed)
-                results.append(result)
-                if on_result is not None:
-                    on_result(result)
+        results = [
+            search(name, strategy, runner, problem, Budget(max(budgets)), seed)
+            for problem in problems or runner.problems
+            for seed in seeds
+        ]
         scores += [score(results, budget) for budget in budgets]
     return scores
 
