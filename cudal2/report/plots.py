@@ -130,7 +130,9 @@ def floor_figure(shapes: Sequence[Judged], title: str) -> Figure:
     """Speed-up of each shape against its lower bound."""
     with mpl.rc_context(_STYLE):
         figure = _figure(title, 7.0, 4.2)
-        _scatter(figure.subplots(), shapes)
+        axes = figure.subplots()
+        _scatter(axes, shapes)
+        _legend_above(axes, shapes)
     return figure
 
 
@@ -140,6 +142,7 @@ def flops_figure(shapes: Sequence[Judged], title: str) -> Figure:
         figure = _figure(title, 7.0, 4.2)
         axes = figure.subplots()
         _verdicts(axes, shapes, [shape.problem.flops for shape in shapes])
+        _legend_above(axes, shapes)
         axes.xaxis.set_major_formatter(FuncFormatter(_operations))
         axes.set_xlabel("work of the shape, 2 M N K")
     return figure
@@ -267,6 +270,12 @@ def _verdicts(axes: Axes, shapes: Sequence[Judged], x: Sequence[float]) -> None:
     axes.set_ylabel("speed-up (1 = equal)")
     if shapes:
         axes.legend(frameon=False, fontsize=8)
+
+
+def _legend_above(axes: Axes, shapes: Sequence[Judged]) -> None:
+    """Out of the way: intervals reach into every corner."""
+    if shapes:
+        axes.legend(frameon=False, fontsize=8, loc="lower left", bbox_to_anchor=(0.0, 1.0), ncols=3, borderaxespad=0.0)
 
 
 def _ecdf(axes: Axes, shapes: Sequence[Judged]) -> None:
