@@ -50,6 +50,15 @@ def test_same_seed_same_bits_other_seed_other_bits(runner, tmp_path):
     assert load(a.checkpoint_path).env != load(c.checkpoint_path).env
 
 
+def test_a_resumed_run_keeps_its_seed_unless_told_another(runner, tmp_path):
+    train(SETTINGS, runner, tmp_path / "run", steps=64, seed=5, progress=False)
+    resumed = train(SETTINGS, runner, tmp_path / "run", steps=128, resume=True, progress=False)
+    whole = train(SETTINGS, runner, tmp_path / "whole", steps=128, seed=5, progress=False)
+    assert_same_state(whole.checkpoint_path, resumed.checkpoint_path)
+    with pytest.raises(UsageError, match="another seed"):
+        train(SETTINGS, runner, tmp_path / "run", steps=192, seed=6, resume=True, progress=False)
+
+
 class Interrupting(LiveRunner):
     """Ctrl-C arrives while the n-th problem is being measured."""
 

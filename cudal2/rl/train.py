@@ -90,7 +90,7 @@ def train(
         runner: Where measurements come from.
         run_dir: Directory of the run; must be new unless ``resume``.
         resume: Continue from the newest checkpoint in ``run_dir``.
-        seed: Instead of the settings' seed.
+        seed: Instead of the settings' seed, or of the one a resumed run was started with.
         steps: Instead of the settings' steps; rounded up to whole rollouts.
         problems: Problems to train on; by default all the runner has.
         horizon: Steps per episode.
@@ -101,13 +101,16 @@ def train(
     Raises:
         UsageError: The directory holds another run, or nothing to resume.
     """
+    started_from = load(latest(run_dir)) if resume else None
+    if started_from is not None and seed is None:
+        seed = started_from.identity["settings"]["seed"]
     overrides = {name: value for name, value in (("seed", seed), ("steps", steps)) if value is not None}
     settings = replace(settings, **overrides)
     if settings.steps < 1:
         raise UsageError(f"steps = {settings.steps}: give at least 1")
     layout.prepare(run_dir, resume)
     with _one_thread():
-        run = _Run(settings, runner, run_dir, resume, tuple(problems or runner.problems), horizon, fingerprint)
+        run = _Run(settings, runner, run_dir, started_from, tuple(problems or runner.problems), horizon, fingerprint)
         run.env.scorer.remember(known)
         return run.train(progress)
 
@@ -131,7 +134,7 @@ class _Run:
         settings: TrainSettings,
         runner: Runner,
         run_dir: Path,
-        resume: bool,
+        started_from: Checkpoint | None,
         problems: tuple[Problem, ...],
         horizon: int,
         fingerprint: Fingerprint | None,
@@ -141,7 +144,6 @@ class _Run:
         self.run_dir = run_dir
         self.identity = layout.identity(settings, runner, problems, horizon)
         self.curve: list[Row] = []
-        started_from = load(latest(run_dir)) if resume else None
         if started_from is not None:
             layout.require_same(started_from.identity, self.identity, run_dir)
         self.env = HgemmVecEnv(runner, problems, settings.n_envs, horizon, settings.seed)
