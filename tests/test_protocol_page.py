@@ -1,0 +1,60 @@
+"""docs/protocol.md states the version and the defaults that the code runs with, and commands that exist."""
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+from cudal2.bench import autotune, correctness, inputs
+from cudal2.cli.main import parser
+from cudal2.problem import Problem
+from cudal2.records.measurement import PROTOCOL_VERSION
+from cudal2.settings import BenchSettings
+
+ROOT = Path(__file__).parents[1]
+PAGE = (ROOT / "docs" / "protocol.md").read_text()
+SETTINGS = BenchSettings()
+EVAL = parser().parse_args(["eval", "--mnk", "64_64_64"])
+
+
+def test_the_version_is_the_one_in_every_record():
+    assert PAGE.startswith(f"# Timing protocol, version {PROTOCOL_VERSION}\n")
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        f"R x t reaches {SETTINGS.replay_ms:g} ms [`replay_ms`] while searching and {SETTINGS.final_replay_ms:g} ms",
+        f"[{SETTINGS.final_rounds}] rounds",
+        f"[{SETTINGS.replays}] replays",
+        f"more than {SETTINGS.l2_multiple:g} L2 sizes",
+        f"below {SETTINGS.quarantine_fraction:g} of `physical_us`",
+        f"Workspace [{SETTINGS.workspace_bytes >> 20} MiB]",
+        f"up to [{SETTINGS.heuristic_results}] heuristic answers",
+        f"`--warmup_seconds` [{EVAL.warmup_seconds:g}]",
+        f"`--benchmark_seconds` [{EVAL.benchmark_seconds:g}]",
+        f"best of three {autotune._SCREEN_MS:g} ms graphs",
+        f"already {autotune._HOPELESS:g}x the best so far",
+        f"red zones of {correctness._GUARD_ELEMENTS:,} elements",
+        f"and {correctness._SAMPLE_ROWS} rows of one of them",
+    ],
+)
+def test_the_page_states_the_defaults(said):
+    assert said in " ".join(PAGE.split())
+
+
+def test_small_problems_get_enough_buffers_as_the_page_says():
+    problem, l2_bytes = Problem(512, 512, 512), 50 << 20
+    count = inputs.rotation_count(problem, l2_bytes, SETTINGS.l2_multiple, 10_000)
+    assert (count - 1) * inputs.set_bytes(problem) >= 3 * l2_bytes
+    assert inputs.rotation_count(problem, l2_bytes, SETTINGS.l2_multiple, 7) == 7
+
+
+def test_its_files_and_commands_exist():
+    for name in re.findall(r"`((?:bench|records|cudal2|configs|tests|scripts)/[\w/.]+\.\w+)`", PAGE):
+        assert (ROOT / name).exists() or (ROOT / "cudal2" / name).exists(), name
+    lines = re.findall(r"^python -m cudal2 (.*)$", PAGE, re.MULTILINE)
+    assert len(lines) == 2
+    for line in lines:
+        parser().parse_args(shlex.split(line, comments=True))
