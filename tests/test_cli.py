@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from cudal2.cli import doctor
 from cudal2.cli import main as cli
 from cudal2.cli.arguments import config
 from cudal2.cli.backend import gpu_problem
@@ -209,13 +210,21 @@ def test_build_where_nothing_can_be_written(run, tmp_path: Path) -> None:
 
 
 def test_doctor_names_a_fix_for_everything_missing(run) -> None:
-    code, stdout, _ = run("doctor", "--json", "--need", "report")
-    checks = json.loads(stdout)
+    checks = json.loads(run("doctor", "--json")[1])
     assert {"GPU", "NVRTC and headers", "build cache", "recording", "kernel table"} <= {
         check["name"] for check in checks
     }
     assert all(check["fix"] for check in checks if not check["ok"])
-    assert code == (0 if all(check["ok"] for check in checks if "report" in check["jobs"]) else 2)
+
+
+def test_doctor_asked_for_one_job_speaks_of_that_job(run, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = [doctor.Check("a", ("replay",), False, "gone", "get a"), doctor.Check("b", ("table",), True, "1")]
+    found += [doctor.Check("c", ("gpu",), False, "gone", "get c")]
+    monkeypatch.setattr(doctor, "examine", lambda arch: found)
+    code, stdout, stderr = run("doctor", "--need", "replay", "--need", "table")
+    assert code == 2 and "c" not in [line.split()[1] for line in stdout.splitlines()]
+    assert stderr.splitlines() == ["a: get a", "error: missing for replay: a; the lines above say how to fix each"]
+    assert run("doctor", "--need", "table")[0] == 0
 
 
 @no_gpu_here

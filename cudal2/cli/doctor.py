@@ -22,7 +22,7 @@ from cudal2.paths import cache_dir, configs_dir, data_dir, kernels_dir
 _EPILOG = """jobs: table (read tables), replay (train, no GPU), build (compile kernels), gpu (measure), report (plots)
 examples:
   cudal2 doctor                 everything; exit code 2 only if the jobs that need no GPU cannot run
-  cudal2 doctor --need gpu      exit code 2 unless this machine can measure"""
+  cudal2 doctor --need gpu      what measuring needs; exit code 2 unless this machine can"""
 
 JOBS = ("table", "replay", "build", "gpu", "report")
 
@@ -52,14 +52,15 @@ def add(commands: Any) -> argparse.ArgumentParser:
         "doctor", help="what is missing here and the command that fixes it", description=__doc__, epilog=_EPILOG
     )
     shared.add_arch(parser)
-    parser.add_argument("--need", choices=JOBS, action="append", help="fail unless this job can run; may be repeated")
+    parser.add_argument("--need", choices=JOBS, action="append", help="look at this job only; may be repeated")
     shared.add_json(parser)
     return parser
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Runs the command."""
-    checks = examine(arguments.arch)
+    needed = tuple(job for job in JOBS if job in (arguments.need or ("table", "replay", "build")))
+    checks = [check for check in examine(arguments.arch) if not arguments.need or set(needed) & set(check.jobs)]
     if arguments.json:
         print_json([asdict(check) for check in checks])
     else:
@@ -70,12 +71,11 @@ def run(arguments: argparse.Namespace) -> int:
         for check in checks:
             if not check.ok:
                 note(f"{check.name}: {check.fix}")
-    needed = set(arguments.need or ("table", "replay", "build"))
-    missing = [check.name for check in checks if not check.ok and needed & set(check.jobs)]
+    missing = [check for check in checks if not check.ok and set(needed) & set(check.jobs)]
     if missing:
-        raise EnvironmentProblemError(
-            f"missing for {', '.join(sorted(needed))}: {', '.join(missing)}; the lines above say how to fix each"
-        )
+        broken = ", ".join(job for job in needed if any(job in check.jobs for check in missing))
+        names = ", ".join(check.name for check in missing)
+        raise EnvironmentProblemError(f"missing for {broken}: {names}; the lines above say how to fix each")
     return 0
 
 
