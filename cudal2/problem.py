@@ -12,7 +12,8 @@ Acc = Literal["fp32", "fp16"]
 Layout = Literal["nn", "tn"]
 Dtype = Literal["fp16"]
 
-_MNK = re.compile(r"^(\d+)_(\d+)_(\d+)$")
+#: Plain digits, and few enough that Python turns them into a number at all.
+_MNK = re.compile(r"([0-9]{1,19})_([0-9]{1,19})_([0-9]{1,19})")
 _MAX_DIM = 2**31 - 1
 
 
@@ -55,9 +56,9 @@ class Problem:
         Raises:
             UsageError: The text is not three positive integers joined by underscores.
         """
-        match = _MNK.match(mnk)
+        match = _MNK.fullmatch(mnk)
         if match is None:
-            raise UsageError(f"'{mnk}' is not M_N_K: give three positive integers, for example 64_4096_64")
+            raise UsageError(f"'{mnk[:80]}' is not M_N_K: give three positive integers, for example 64_4096_64")
         m, n, k = (int(group) for group in match.groups())
         return cls(m, n, k, acc, layout)
 

@@ -9,6 +9,7 @@ import itertools
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
+from datetime import date
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, TypeVar
@@ -20,6 +21,19 @@ from cudal2.paths import configs_dir
 from cudal2.problem import Acc, Layout, Problem
 
 Settings = TypeVar("Settings")
+
+#: Least and most where zero, or anything at all, would break what the setting is for.
+_BOUNDS: dict[str, tuple[float, float]] = {
+    **dict.fromkeys(
+        ("replays", "final_rounds", "heuristic_results", "n_envs", "n_steps", "n_epochs", "hidden"), (1, 1e6)
+    ),
+    **dict.fromkeys(("replay_ms", "final_replay_ms", "deadline_s"), (1e-3, 1e6)),
+    **dict.fromkeys(("learning_rate", "gamma", "gae_lambda"), (0.0, 1.0)),
+    "batch_size": (2, 1e6),
+    "seed": (0, 2**32 - 1),
+}
+#: Cubed, more shapes than anyone measures, and few enough to list in a second.
+_MAX_GRID_SIZES = 50
 
 
 @dataclass(frozen=True)
@@ -154,14 +168,22 @@ def load_shapes(path_or_name: str | Path) -> ShapeList:
     """
     path, values = _read("shapes", path_or_name)
     _check_keys(path, values, ("shapes", "grid"))
-    grid = itertools.product(_list(path, values, "grid"), repeat=3)
-    shapes = [*_list(path, values, "shapes"), *("_".join(map(str, sizes)) for sizes in grid)]
+    sizes = _list(path, values, "grid")
+    if len(sizes) > _MAX_GRID_SIZES:
+        raise UsageError(
+            f"{path}: a grid of {len(sizes)} sizes is {len(sizes) ** 3:,} shapes: name at most {_MAX_GRID_SIZES}"
+        )
+    for size in sizes:
+        if type(size) is not int or not 0 < size < 2**31:
+            raise UsageError(f"{path}: {_short(size)} is no size of a grid: give whole numbers above zero")
+    grid = itertools.product(sizes, repeat=3)
+    shapes = [*_list(path, values, "shapes"), *("_".join(map(str, triple)) for triple in grid)]
     if not shapes:
         raise UsageError(f"{path}: no shapes; give 'shapes: [64_4096_64, ...]' or 'grid: [64, 128, ...]'")
     # YAML 1.1 reads an unquoted 64_4096_64 as the integer 64409664.
-    wrong = next((shape for shape in shapes if not isinstance(shape, str)), None)
-    if wrong is not None:
-        raise UsageError(f'{path}: shape {wrong!r} is not text; quote it, for example "64_4096_64"')
+    for shape in shapes:
+        if not isinstance(shape, str):
+            raise UsageError(f'{path}: shape {_short(shape)} is not text; quote it, for example "64_4096_64"')
     unique = tuple(dict.fromkeys(Problem.parse(shape).mnk for shape in shapes))
     return ShapeList(unique, path.stem)
 
@@ -181,7 +203,11 @@ def load_train(path_or_name: str | Path) -> TrainSettings:
     Raises:
         UsageError: The file is missing or malformed, or a key is unknown.
     """
-    return _typed(TrainSettings, *_read("train", path_or_name))
+    path, values = _read("train", path_or_name)
+    settings = _typed(TrainSettings, path, values)
+    if settings.n_envs * settings.n_steps < 2:
+        raise UsageError(f"{path}: n_envs x n_steps = 1: a rollout takes at least 2 steps")
+    return settings
 
 
 def _read(kind: str, path_or_name: str | Path) -> tuple[Path, dict[str, Any]]:
@@ -193,7 +219,7 @@ def _read(kind: str, path_or_name: str | Path) -> tuple[Path, dict[str, Any]]:
         raise UsageError(f"no settings file {path}: give a .yaml file or one of {known}")
     try:
         values = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise UsageError(f"{path} is not valid YAML: {' '.join(str(error).split())}") from error
     if values is None:
         return path, {}
@@ -202,10 +228,17 @@ def _read(kind: str, path_or_name: str | Path) -> tuple[Path, dict[str, Any]]:
     return path, values
 
 
+def _short(value: Any) -> str:
+    """A value as messages show it; YAML aliases give a short file collections whose text fills the memory."""
+    if isinstance(value, int) and abs(value) >= 10**18:
+        return "a huge number"  # Python refuses to write out the longest ones
+    return repr(value)[:40] if isinstance(value, (str, int, float, date)) else f"a {type(value).__name__}"
+
+
 def _check_keys(path: Path, values: Mapping[str, Any], known: tuple[str, ...]) -> None:
     for key in values:
         if key not in known:
-            raise UsageError(f"{path}: unknown key '{key}'; known keys: {', '.join(known)}")
+            raise UsageError(f"{path}: unknown key {_short(key)}; known keys: {', '.join(known)}")
 
 
 def _list(path: Path, values: Mapping[str, Any], key: str) -> list[Any]:
@@ -218,6 +251,8 @@ def _list(path: Path, values: Mapping[str, Any], key: str) -> list[Any]:
 def _choices(path: Path, values: Any) -> Mapping[str, tuple[Any, ...]]:
     if not isinstance(values, dict) or not all(isinstance(choice, list) and choice for choice in values.values()):
         raise UsageError(f"{path}: axes take a list of values each, for example 'tile_k: [64, 128]'")
+    if not all(isinstance(value, (str, int)) for choice in values.values() for value in choice):
+        raise UsageError(f"{path}: the values of an axis are whole numbers, words, true or false")
     return MappingProxyType({str(name): tuple(choice) for name, choice in values.items()})
 
 
@@ -245,6 +280,9 @@ def _number(path: Path, key: str, value: Any, kind: type) -> Any:
         number = None
     if number is None or (kind is int and number != value) or not 0 <= number < math.inf:
         raise UsageError(
-            f"{path}: {key} = {value!r}: give a {'whole ' if kind is int else ''}number that is not negative"
+            f"{path}: {key} = {_short(value)}: give a {'whole ' if kind is int else ''}number that is not negative"
         )
+    least, most = _BOUNDS.get(key, (0, math.inf))
+    if not least <= number <= most:
+        raise UsageError(f"{path}: {key} = {_short(value)}: give a number from {least:g} to {most:.10g}")
     return number

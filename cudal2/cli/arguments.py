@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -12,6 +13,7 @@ from cudal2.arch import ARCHS, Arch
 from cudal2.errors import UsageError
 from cudal2.problem import Problem
 from cudal2.settings import load_shapes, load_space
+from cudal2.space.axes import SM90_WS_AXES
 from cudal2.space.config import KernelConfig
 
 if TYPE_CHECKING:
@@ -19,11 +21,16 @@ if TYPE_CHECKING:
     from cudal2.space.space import SearchSpace
 
 _NAME = re.compile(
-    r"^(?P<tile_m>\d+)x(?P<tile_n>\d+)x(?P<tile_k>\d+)_s(?P<stages>\d+)_(?P<schedule>coop|pingpong)(?P<consumers>\d+)"
+    r"(?P<tile_m>\d+)x(?P<tile_n>\d+)x(?P<tile_k>\d+)_s(?P<stages>\d+)_(?P<schedule>coop|pingpong)(?P<consumers>\d+)"
     r"_c(?P<cluster_m>\d+)x(?P<cluster_n>\d+)_k(?P<split_k>\d+)_(?P<epilogue>tma|direct)_o(?P<ctas_per_sm>\d+)"
-    r"(?:_(?P<raster>[mn])(?P<group>\d+)(?P<persistent>p?))?$"
+    r"(?:_(?P<raster>[mn])(?P<group>\d+)(?P<persistent>p?))?",
+    re.ASCII,
 )
+#: Longer than any name, and short enough that Python reads its numbers.
+_NAME_CHARS = 200
 _TEXT_FIELDS = ("schedule", "epilogue", "raster")
+_COUNT = re.compile(r"[0-9]{1,10}")
+_INDEX = re.compile(r"[0-9]{1,4}")
 
 
 class Parser(argparse.ArgumentParser):
@@ -53,9 +60,34 @@ def arch(text: str) -> Arch:
 
 def positive(text: str) -> int:
     """A whole number above zero."""
-    if not text.isdigit() or int(text) == 0:
-        raise UsageError(f"'{text}' is not a whole number above zero")
+    if not _COUNT.fullmatch(text) or int(text) == 0:
+        raise UsageError(f"'{text[:80]}' is not a whole number above zero and below ten thousand million")
     return int(text)
+
+
+def index(text: str) -> int:
+    """``--device``: a whole number from zero."""
+    if not _INDEX.fullmatch(text):
+        raise UsageError(f"'{text[:80]}' is not the number of a GPU: give 0, 1, ...")
+    return int(text)
+
+
+def seed(text: str) -> int:
+    """``--seed``: what every generator takes."""
+    if not _COUNT.fullmatch(text) or int(text) >= 2**32:
+        raise UsageError(f"'{text[:80]}' is not a seed: give a whole number from 0 to {2**32 - 1}")
+    return int(text)
+
+
+def minutes(text: str) -> float:
+    """``--minutes``: a length of time."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not 0.0 < value < math.inf:
+        raise UsageError(f"'{text[:80]}' is not a number of minutes above zero")
+    return value
 
 
 def add_arch(parser: argparse.ArgumentParser) -> None:
@@ -141,18 +173,26 @@ def config(text: str) -> KernelConfig:
     """A configuration from its name or its JSON form.
 
     Raises:
-        UsageError: Neither.
+        UsageError: Neither, or a value is on no axis of the full space.
     """
     if text.lstrip().startswith("{"):
         try:
-            return KernelConfig.from_dict(json.loads(text))
-        except json.JSONDecodeError as error:
+            values = json.loads(text)
+        except (ValueError, RecursionError) as error:
             raise UsageError(f"--config is not valid JSON: {error}") from None
-    match = _NAME.match(text)
+        return _on_axes(KernelConfig.from_dict(values))
+    match = _NAME.fullmatch(text) if len(text) <= _NAME_CHARS else None
     if match is None:
-        raise UsageError(f"'{text}' is no configuration name; `cudal2 space --mnk M_N_K --list 5` prints some")
-    fields: dict[str, Any] = {}
+        raise UsageError(f"'{text[:80]}' is no configuration name; `cudal2 space --mnk M_N_K --list 5` prints some")
+    fields: dict[str, Any] = {"raster": "m", "group": 8, "persistent": True}
     for name, value in match.groupdict().items():
         if value is not None:
             fields[name] = value == "p" if name == "persistent" else value if name in _TEXT_FIELDS else int(value)
-    return KernelConfig(**fields)
+    return _on_axes(KernelConfig.from_dict(fields))
+
+
+def _on_axes(config: KernelConfig) -> KernelConfig:
+    """The configuration, if the template can be asked for it at all."""
+    for axis in SM90_WS_AXES:
+        axis.index(getattr(config, axis.name))
+    return config

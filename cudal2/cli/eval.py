@@ -51,7 +51,7 @@ def add(commands: Any) -> argparse.ArgumentParser:
         "--benchmark_seconds", type=seconds, default=10.0, metavar="S", help="no round begins after this"
     )
     parser.add_argument("--base_dir", type=Path, default=Path("results"), metavar="DIR", help="where results go")
-    parser.add_argument("--gpu_device_id", type=int, default=0, metavar="N", help="which GPU (default 0)")
+    parser.add_argument("--gpu_device_id", type=shared.index, default=0, metavar="N", help="which GPU (default 0)")
     parser.add_argument("--mode", choices=("offline", "server"), default="offline", help="back to back, or arrivals")
     parser.add_argument("--target_qps", type=float, metavar="Q", help="with server: mean arrivals per second")
     parser.add_argument(

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from cudal2 import __version__
 from cudal2.cli import build, doctor, eval, record, render, report, search, space, table, train
 from cudal2.cli.arguments import Parser
-from cudal2.cli.output import note
+from cudal2.cli.output import complain, note
 from cudal2.errors import Cudal2Error
 
 COMMANDS = (space, render, build, record, search, train, table, eval, report, doctor)
@@ -40,7 +40,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         return _run(argv)
     except Cudal2Error as error:
-        note(f"error: {error}")
+        complain(str(error))
         return error.exit_code
     except KeyboardInterrupt:
         note("interrupted: everything measured so far is on disk")
@@ -50,7 +50,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except OSError as error:
-        note(f"error: {error.filename or 'input/output'}: {error.strerror or error}")
+        complain(f"{error.filename or 'input/output'}: {error.strerror or error}")
         return Cudal2Error.exit_code
     except ModuleNotFoundError as error:
         return _missing(error)
@@ -63,14 +63,15 @@ def _run(argv: Sequence[str] | None) -> int:
         return int(arguments.run(arguments))
     finally:
         # Here and not at exit, where a reader that has left could no longer be told from an error.
-        sys.stdout.flush()
+        if sys.stdout is not None:
+            sys.stdout.flush()
 
 
 def _missing(error: ModuleNotFoundError) -> int:
     extra = EXTRAS.get((error.name or "").split(".")[0])
     if extra is None:
         raise error
-    note(f"error: this needs the package '{error.name}': pip install 'cudal2[{extra}]'")
+    complain(f"this needs the package '{error.name}': pip install 'cudal2[{extra}]'")
     return Cudal2Error.exit_code
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import sys
 from collections.abc import Iterable, Sequence
@@ -9,8 +10,15 @@ from typing import Any
 
 
 def note(text: str) -> None:
-    """One line for the reader, on stderr."""
-    print(text, file=sys.stderr, flush=True)
+    """One line for the reader, on stderr; a stderr that is closed or full changes no exit code."""
+    if sys.stderr is not None:
+        with contextlib.suppress(OSError):
+            print(text, file=sys.stderr, flush=True)
+
+
+def complain(text: str) -> None:
+    """An error as exactly one line, whatever was in the names and values that it quotes."""
+    note("error: " + "".join(character if character.isprintable() else " " for character in text))
 
 
 def print_json(value: Any) -> None:

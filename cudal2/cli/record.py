@@ -44,8 +44,8 @@ def add(commands: Any) -> argparse.ArgumentParser:
     shared.add_space(parser)
     parser.add_argument("--out", type=Path, metavar="DIR", help="directory of shards; resumed if it holds any")
     parser.add_argument("--limit", type=shared.positive, metavar="N", help="at most N configurations per shape")
-    parser.add_argument("--minutes", type=float, metavar="M", help="begin no batch after M minutes")
-    parser.add_argument("--seed", type=int, default=0, metavar="S", help="seed of the order (default 0)")
+    parser.add_argument("--minutes", type=shared.minutes, metavar="M", help="begin no batch after M minutes")
+    parser.add_argument("--seed", type=shared.seed, default=0, metavar="S", help="seed of the order (default 0)")
     add_gpu(parser)
     return parser
 

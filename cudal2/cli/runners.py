@@ -52,7 +52,7 @@ def add_backend(parser: argparse.ArgumentParser) -> None:
 
 def add_gpu(parser: argparse.ArgumentParser) -> None:
     """``--device``, ``--pdl``, ``--bench``, ``--jobs`` and ``--cache-dir``; read back by :func:`open_gpu`."""
-    parser.add_argument("--device", type=int, default=0, metavar="N", help="on a GPU: which one (default 0)")
+    parser.add_argument("--device", type=shared.index, default=0, metavar="N", help="on a GPU: which one (default 0)")
     parser.add_argument(
         "--pdl", choices=("on", "off"), help="programmatic dependent launch (default: off; by replay, as recorded)"
     )

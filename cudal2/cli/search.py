@@ -36,7 +36,7 @@ def add(commands: Any) -> argparse.ArgumentParser:
     parser.add_argument(
         "--budget", type=shared.positive, metavar="N", help="measurements per shape (default: no limit)"
     )
-    parser.add_argument("--seed", type=int, default=0, metavar="S", help="seed of the strategy (default 0)")
+    parser.add_argument("--seed", type=shared.seed, default=0, metavar="S", help="seed of the strategy (default 0)")
     parser.add_argument("--run-dir", type=Path, metavar="DIR", help="with policy: the run whose policy proposes")
     parser.add_argument("--records", type=Path, metavar="DIR", help="with gpu: append every measurement there")
     parser.add_argument("--table", type=Path, metavar="FILE", help="merge the winners into this kernel table")

@@ -44,7 +44,9 @@ def add(commands: Any) -> argparse.ArgumentParser:
         "--steps", type=shared.positive, metavar="N", help="measurements in all (default: the settings')"
     )
     parser.add_argument("--horizon", type=shared.positive, default=1, metavar="N", help="steps per episode (default 1)")
-    parser.add_argument("--seed", type=int, metavar="S", help="seed of policy and shapes (default: the settings')")
+    parser.add_argument(
+        "--seed", type=shared.seed, metavar="S", help="seed of policy and shapes (default: the settings')"
+    )
     parser.add_argument("--run-dir", type=Path, metavar="DIR", help="default: runs/DATE-TIME")
     parser.add_argument("--resume", action="store_true", help="continue the run in --run-dir")
     add_backend(parser)

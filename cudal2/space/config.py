@@ -5,13 +5,15 @@ from __future__ import annotations
 import hashlib
 import json
 from dataclasses import asdict, dataclass, fields
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from cudal2.errors import UsageError
 
 Schedule = Literal["coop", "pingpong"]
 Epilogue = Literal["tma", "direct"]
 Raster = Literal["m", "n"]
+
+_TEXTS = {"schedule": get_args(Schedule), "epilogue": get_args(Epilogue), "raster": get_args(Raster)}
 
 
 @dataclass(frozen=True, order=True)
@@ -82,7 +84,7 @@ class KernelConfig:
         """The inverse of :meth:`to_dict`.
 
         Raises:
-            UsageError: A field is missing or unknown, or the family is not one this version builds.
+            UsageError: A field is missing, unknown or of the wrong kind, or the family is not one this version builds.
         """
         values = dict(values)
         family = values.pop("family", "sm90_ws")
@@ -92,4 +94,16 @@ class KernelConfig:
             raise UsageError(
                 f"configuration of family '{family}' has wrong or missing fields {wrong}: made by another version?"
             )
+        for name, value in values.items():
+            if not _can_hold(name, value):
+                raise UsageError(f"{name} = {str(value)[:40]!r} can be no value of a configuration")
         return cls(**values)
+
+
+def _can_hold(name: str, value: Any) -> bool:
+    """Whether a field may hold the value at all; which values are on its axis is for the space to say."""
+    if name in _TEXTS:
+        return value in _TEXTS[name]
+    if name == "persistent":
+        return isinstance(value, bool)
+    return type(value) is int and 0 < value < 2**31

@@ -17,6 +17,7 @@ from cudal2.arch import SM90, Arch
 from cudal2.errors import NothingValidError
 from cudal2.problem import Problem
 from cudal2.settings import SpaceSettings
+from cudal2.space.axes import SM90_WS_AXES
 from cudal2.space.config import KernelConfig
 from cudal2.space.narrowing import limit_rule, narrowed_axes
 from cudal2.space.rules import RULES, Rule
@@ -104,6 +105,8 @@ class SearchSpace:
             value = getattr(config, axis.name)
             if value not in axis.values:
                 reasons.append(f"{axis.name} = {value!r} is not in this space: {axis.listing}")
+        if any(getattr(config, axis.name) not in axis.values for axis in SM90_WS_AXES):
+            return reasons  # the rules reckon with values of the full axes only
         broken = [rule for rule in self.rules if not np.all(rule.allows(config, problem, self.arch))]
         return reasons + [f"{rule.name}: {rule.reason(config, problem, self.arch)}" for rule in broken]
 
