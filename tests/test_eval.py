@@ -8,12 +8,13 @@ import pytest
 from fabricated_finals import CONFIG, row
 
 from cudal2.bench import evaluate as module
-from cudal2.bench.evaluate import csv_text, default_configs, evaluate, to_dict, write
+from cudal2.bench.evaluate import default_configs, evaluate, to_dict, write
 from cudal2.build.artifact import BuiltKernel
 from cudal2.errors import EnvironmentProblemError, NothingValidError, WrongResultError
 from cudal2.problem import Problem
 from cudal2.records.finals import group_finals
 from cudal2.records.measurement import Measurement, Status
+from cudal2.records.speedup_csv import csv_text
 from cudal2.settings import BenchSettings
 from cudal2.space.space import SearchSpace
 
@@ -106,7 +107,7 @@ def test_a_kernel_wrong_only_in_the_final_is_still_wrong(monkeypatch, finals):
 
 def test_csv_has_the_cuda_l2_columns_as_speedups(finals):
     off, _ = run([2.0]).finals
-    header, line = csv_text(off).splitlines()
+    header, line = csv_text([off]).splitlines()
     assert header == HEADER
     cells = dict(zip(header.split(","), line.split(","), strict=True))
     assert cells["mnk"] == "256_512_128"
@@ -119,7 +120,7 @@ def test_csv_has_the_cuda_l2_columns_as_speedups(finals):
 def test_a_baseline_without_a_time_leaves_its_cell_empty():
     rows = [row(PROBLEM.mnk, "sm90_ws", [2.0], config=CONFIG), row(PROBLEM.mnk, "cublas_nn", [3.0])]
     (final,) = group_finals(rows)
-    (line,) = csv.DictReader(csv_text(final).splitlines())
+    (line,) = csv.DictReader(csv_text([final]).splitlines())
     assert line["cuBLAS-max"] == line["cuBLAS-nn"] == "1.5000"
     assert line["torch.matmul"] == line["cuBLAS-tn"] == line["cuBLASLt-auto-tuning-max"] == ""
 

@@ -2,6 +2,7 @@
 
 import base64
 import builtins
+import csv
 import re
 from html.parser import HTMLParser
 
@@ -13,6 +14,7 @@ from cudal2.cli.main import main
 from cudal2.floor import BURST, CLASS_NAMES, SUSTAINED
 from cudal2.records.fingerprint import Fingerprint
 from cudal2.records.shards import RecordLog
+from cudal2.records.speedup_csv import csv_text
 from cudal2.report import markup, plots
 from cudal2.report.board import boards, spread
 from cudal2.report.notes import held_by
@@ -272,6 +274,21 @@ def test_the_command_writes_page_and_plots(folder, tmp_path, capsys):
     assert f"report --finals {folder} --html page.html" in Document(text).prose
     assert main(["report", "--finals", folder, "--html", str(tmp_path / "again" / "page.html")]) == 0
     assert (tmp_path / "again" / "page.html").read_text() == text, "the same data must give the same page"
+
+
+def test_the_columns_of_cuda_l2_one_file_per_leaderboard(tmp_path, capsys):
+    shards_of(tmp_path, some_finals())
+    assert main(["report", "--finals", str(tmp_path / "finals"), "--csv", str(tmp_path / "csv")]) == 0
+    assert capsys.readouterr().out == ""
+    assert sorted(file.name for file in (tmp_path / "csv").iterdir()) == ["offline-fp32-off.csv", "offline-fp32-on.csv"]
+    rows = list(csv.DictReader((tmp_path / "csv" / "offline-fp32-off.csv").open()))
+    found = {row["mnk"]: row["cuBLASLt-auto-tuning-max"] for row in rows}
+    board = boards(load_finals(tmp_path / "finals").measurements)[0]
+    shown = {shape.problem.mnk: f"{shape.ratio:.4f}" for shape in board.standing().shapes}
+    assert found == {**shown, "64_64_256": ""}
+    assert rows[0]["cuBLASLt-auto-tuning-nn"] > rows[0]["cuBLASLt-auto-tuning-tn"] == found["64_64_64"]
+    with pytest.raises(ValueError, match="several leaderboards"):
+        csv_text(final for board in boards(some_finals()) for final in board.finals)
 
 
 def test_without_matplotlib_the_page_has_tables_and_says_why(folder, tmp_path, monkeypatch, capsys):

@@ -5,8 +5,6 @@ Correctness comes first: a wrong kernel ends the evaluation before anything is c
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -21,26 +19,14 @@ from cudal2.build.artifact import BuiltKernel
 from cudal2.errors import EnvironmentProblemError, NothingValidError, WrongResultError
 from cudal2.floor import floor_us
 from cudal2.problem import Problem
-from cudal2.records.finals import BASELINES, LAYOUT_SUFFIXES, Comparison, Final, compare, group_finals
+from cudal2.records.finals import BASELINES, Comparison, Final, group_finals
 from cudal2.records.measurement import PROTOCOL_VERSION, Measurement, Status
+from cudal2.records.speedup_csv import csv_text
 from cudal2.settings import BenchSettings
 from cudal2.space.config import KernelConfig
 from cudal2.space.space import SearchSpace
 from cudal2.table import KernelTable
 
-#: The CSV columns of CUDA-L2, each a speed-up of ours; ``max`` is against the better of the two layouts.
-CSV_COLUMNS = {
-    "torch.matmul": "torch",
-    "cuBLAS-tn": "cublas_tn",
-    "cuBLAS-nn": "cublas_nn",
-    "cuBLAS-max": "cublas",
-    "cuBLASLt-heuristic-tn": "cublaslt_heuristic_tn",
-    "cuBLASLt-heuristic-nn": "cublaslt_heuristic_nn",
-    "cuBLASLt-heuristic-max": "cublaslt_heuristic",
-    "cuBLASLt-auto-tuning-tn": "cublaslt_auto_tn",
-    "cuBLASLt-auto-tuning-nn": "cublaslt_auto_nn",
-    "cuBLASLt-auto-tuning-max": "cublaslt_auto",
-}
 #: Configurations of ours that go from the checks into the final.
 FINALISTS = 3
 
@@ -212,21 +198,6 @@ def _speedup(comparison: Comparison) -> dict[str, Any]:
     return {**asdict(comparison), "verdict": comparison.verdict}
 
 
-def csv_text(final: Final) -> str:
-    """One line of speed-ups under the CUDA-L2 header; a baseline without a time leaves its cell empty."""
-    buffer = io.StringIO()
-    writer = csv.writer(buffer, lineterminator="\n")
-    writer.writerow(["mnk", *CSV_COLUMNS])
-    writer.writerow([final.problem.mnk, *(_cell(final, name) for name in CSV_COLUMNS.values())])
-    return buffer.getvalue()
-
-
-def _cell(final: Final, name: str) -> str:
-    ours = final.ours
-    other = final.named(name) if name.endswith(LAYOUT_SUFFIXES) else final.baseline(name)
-    return f"{compare(ours.times_us, other.times_us).ratio:.4f}" if ours and other else ""
-
-
 def write(evaluation: Evaluation, base_dir: Path, environment: Mapping[str, Any]) -> list[Path]:
     """Writes one JSON file and one CSV per PDL column; a file that is there is kept and the new one numbered.
 
@@ -237,7 +208,7 @@ def write(evaluation: Evaluation, base_dir: Path, environment: Mapping[str, Any]
     text = json.dumps(to_dict(evaluation, environment), indent=1, allow_nan=False) + "\n"
     files = {f"{stem}.json": text}
     for final in evaluation.finals:
-        files[f"{stem}_pdl_{'on' if final.pdl else 'off'}.csv"] = csv_text(final)
+        files[f"{stem}_pdl_{'on' if final.pdl else 'off'}.csv"] = csv_text([final])
     try:
         base_dir.mkdir(parents=True, exist_ok=True)
         return [_write_new(base_dir / name, text) for name, text in files.items()]

@@ -20,6 +20,7 @@ _EPILOG = """examples:
   cudal2 report --losses                every shape against cuBLASLt-AutoTuning, slowest of ours first
   cudal2 report --plot finals.png       the same as a picture
   cudal2 report --plots plots           heat map, ECDF, floor, FLOPs and roofline of every leaderboard, as PNG
+  cudal2 report --csv tables            CUDA-L2's columns, one file per leaderboard
   cudal2 report --html finals.html      everything on one page that needs no network and no other file
   cudal2 report --readme README.md      write the tables between the markers of that file
   cudal2 report --run runs/mine         draw a training run into runs/mine/plot.png"""
@@ -38,6 +39,7 @@ def add(commands: Any) -> argparse.ArgumentParser:
     parser.add_argument("--plots", type=Path, metavar="DIR", help="draw every leaderboard into PNG files there")
     parser.add_argument("--losses", action="store_true", help="list every shape, slowest of ours first")
     parser.add_argument("--plot", type=Path, metavar="FILE", help="draw the speed-ups into this .png or .svg")
+    parser.add_argument("--csv", type=Path, metavar="DIR", help="write every leaderboard in CUDA-L2's columns there")
     parser.add_argument("--readme", type=Path, metavar="FILE", help="rewrite the generated tables of this file")
     parser.add_argument("--run", dest="training", type=Path, metavar="DIR", help="draw this training run instead")
     shared.add_json(parser)
@@ -67,13 +69,15 @@ def run(arguments: argparse.Namespace) -> int:
         _draw_finals(shards, arguments.board, arguments.plot)
     if arguments.plots:
         _draw_boards(shards, arguments.plots)
+    if arguments.csv:
+        _write_tables(shards, arguments.csv)
     if arguments.html:
         _write_page(shards, arguments.finals, arguments.html)
     if arguments.json:
         print_json(summary)
     elif arguments.losses:
         _print_losses(shards)
-    elif not (arguments.readme or arguments.plot or arguments.plots or arguments.html):
+    elif not any((arguments.readme, arguments.plot, arguments.plots, arguments.csv, arguments.html)):
         _print_summary(summary)
     return 0
 
@@ -118,6 +122,17 @@ def _draw_boards(shards: Shards, directory: Path) -> None:
     for board in boards(shards.measurements):
         for path in save_board(board, directory):
             note(f"plot: {path}")
+
+
+def _write_tables(shards: Shards, directory: Path) -> None:
+    from cudal2.records.speedup_csv import csv_text
+    from cudal2.report.board import boards
+
+    directory.mkdir(parents=True, exist_ok=True)
+    for board in boards(shards.measurements):
+        path = directory / f"{board.key.replace('/', '-')}.csv"
+        path.write_text(csv_text(board.finals), encoding="utf-8")
+        note(f"table: {path}")
 
 
 def _write_page(shards: Shards, finals: Path | None, path: Path) -> None:

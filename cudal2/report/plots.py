@@ -42,6 +42,8 @@ _DIVERGING = LinearSegmentedColormap.from_list("loss_to_win", [_LOSS, "#f4f4f2",
 #: The heat map is saturated from this ratio on, either way, so that a few percent still show.
 _SATURATED = 1.3
 _PANELS_PER_ROW = 5
+#: From this many shapes on, markers are small.
+_MANY = 200
 
 
 def board_pictures(board: Board) -> list[Picture]:
@@ -162,9 +164,10 @@ def roofline_figure(shapes: Sequence[Judged], title: str) -> Figure:
         _roof(axes, SUSTAINED, ends, "sustained", "-")
         _roof(axes, BURST, ends, "burst", (0, (5, 3)))
         axes.vlines(intensity, ours, other, color=_MUTED, linewidth=1.0, zorder=1)
+        size = 20 if len(shapes) < _MANY else 6
         hollow: dict[str, Any] = {"facecolors": "white", "edgecolors": _INK, "linewidths": 0.9}
-        axes.scatter(intensity, other, s=22, zorder=2, label=baseline_title(REFERENCE), **hollow)
-        axes.scatter(intensity, ours, s=20, color=_OURS, zorder=3, label="ours")
+        axes.scatter(intensity, other, s=size + 2, zorder=2, label=baseline_title(REFERENCE), **hollow)
+        axes.scatter(intensity, ours, s=size, color=_OURS, zorder=3, label="ours")
         axes.set(xscale="log", yscale="log", xlim=ends)
         axes.xaxis.set_major_formatter(FuncFormatter(_plain))
         axes.yaxis.set_major_formatter(FuncFormatter(_plain))
@@ -255,6 +258,7 @@ def _scatter(axes: Axes, shapes: Sequence[Judged]) -> None:
 def _verdicts(axes: Axes, shapes: Sequence[Judged], x: Sequence[float]) -> None:
     """Every ratio with its interval over a logarithmic axis, marked by verdict."""
     axes.axhline(1.0, color=_INK, linewidth=0.9, zorder=1)
+    size = 4 if len(shapes) < _MANY else 2.5
     for verdict, colour in _COLOURS.items():
         chosen = [index for index, shape in enumerate(shapes) if shape.comparison.verdict == verdict]
         if not chosen:
@@ -263,7 +267,7 @@ def _verdicts(axes: Axes, shapes: Sequence[Judged], x: Sequence[float]) -> None:
         ratios = np.array([comparison.ratio for comparison in found])
         ends = np.array([(comparison.low, comparison.high) for comparison in found]).T
         axes.errorbar(
-            [x[index] for index in chosen], ratios, yerr=np.abs(ends - ratios), fmt=_MARKERS[verdict], markersize=4,
+            [x[index] for index in chosen], ratios, yerr=np.abs(ends - ratios), fmt=_MARKERS[verdict], markersize=size,
             elinewidth=0.8, color=colour, label=f"{verdict} ({len(found)})",
         )  # fmt: skip
     axes.set_xscale("log")
