@@ -96,6 +96,8 @@ BAD_INPUT = {
     "mnk as a flag": (["space", "--mnk", "-1_64_64"], 2, "--mnk"),
     "another family": (["space", "--arch", "sm80", "--mnk", "64_64_64"], 2, "not available in this version"),
     "unknown architecture": (["space", "--arch", "sm12", "--mnk", "64_64_64"], 2, "sm90"),
+    "unknown flag, and whose help to read": (["table", "show", "--fast"], 2, "--fast (see cudal2 table show --help)"),
+    "nothing legal to list": (["space", "--mnk", "64_64_65", "--list", "3"], 3, "no configuration is legal"),
     "nothing legal": (["space", "--mnk", "64_64_65"], 3, "no configuration is legal"),
     "unknown space": (["space", "--mnk", "64_64_64", "--space", "nowhere"], 2, "nowhere"),
     "render without a shape": (["render"], 2, "--mnk"),

@@ -57,6 +57,7 @@ def test_search_says_what_it_measured_and_merges_the_winners(run, recording: Pat
     best = {row["mnk"]: row["median_us"] for row in rows}
     for problem in loaded.problems:
         assert best[problem.mnk] == pytest.approx(min(time for time, _ in loaded.times(problem).values() if time > 0))
+    assert all(row["speedup"] == pytest.approx(row["cublaslt_auto_us"] / row["median_us"]) for row in rows)
 
 
 def test_a_budget_is_kept_and_a_seed_repeats(run, recording: Path) -> None:
@@ -96,6 +97,8 @@ def test_training_leaves_a_table_that_the_other_commands_read(
     assert code == 2 and "--resume" in stderr.splitlines()[-1]
     code, stdout, _ = run(*train, "--resume", "--steps", "192", "--json")
     assert code == 0 and json.loads(stdout)["steps"] == 192
+    _, printed, _ = run(*train, "--resume", "--steps", "256")
+    assert printed == run("table", "show", "--table", folder / "table.json")[1]
 
     code, stdout, _ = run(
         "search", "--recording", recording, "--strategy", "policy", "--run-dir", folder, "--budget", 3

@@ -9,7 +9,7 @@ from itertools import islice
 from typing import Any
 
 from cudal2.cli import arguments as shared
-from cudal2.cli.output import note, print_json, print_table
+from cudal2.cli.output import counted, note, print_json, print_table
 from cudal2.errors import NothingValidError
 
 _EPILOG = """examples:
@@ -46,7 +46,7 @@ def run(arguments: argparse.Namespace) -> int:
     requests = _requests(arguments)
     cache = shared.build_cache(arguments)
     toolchain = resolve_toolchain(cache, arguments.arch)
-    note(f"{len(requests)} kernels to build or find in {cache.root}")
+    note(f"{counted(len(requests), 'kernel')} to build or find in {cache.root}")
     started = time.perf_counter()
     with Progress("build", total=len(requests)) as progress:
         results = build_all(requests, cache, toolchain, arguments.jobs, on_done=lambda _: progress.advance())

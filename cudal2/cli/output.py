@@ -21,6 +21,11 @@ def complain(text: str) -> None:
     note("error: " + "".join(character if character.isprintable() else " " for character in text))
 
 
+def counted(count: int, noun: str) -> str:
+    """``1 shape``, ``2 shapes``."""
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
 def print_json(value: Any) -> None:
     """The only thing on stdout when a command was given ``--json``."""
     print(json.dumps(value, indent=2, sort_keys=False))

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from cudal2.cli import arguments as shared
 from cudal2.cli.backend import Backend, choose_backend
-from cudal2.cli.output import note
+from cudal2.cli.output import counted, note
 from cudal2.errors import NothingValidError, UsageError
 from cudal2.problem import Problem
 from cudal2.settings import load_bench, load_space
@@ -104,7 +104,7 @@ def open_replay(arguments: argparse.Namespace) -> Opened:
     if not problems:
         raise NothingValidError(f"{path.name} holds no {arguments.acc} {arguments.layout} problem")
     pdl = "on" if recording.pdl else "off"
-    note(f"recording: {path.name}, {len(problems)} problems, {recording.fingerprint.gpu}, PDL {pdl}")
+    note(f"recording: {path.name}, {counted(len(problems), 'shape')}, {recording.fingerprint.gpu}, PDL {pdl}")
     return Opened("replay", runner, problems, recording.fingerprint)
 
 
@@ -132,9 +132,8 @@ def open_gpu(
         on_done=on_done,
     ) as runner:
         fingerprint = runner.fingerprint()
-        note(
-            f"GPU: {fingerprint.gpu}, driver {fingerprint.driver}, {len(wanted)} problems, PDL {arguments.pdl or 'off'}"
-        )
+        shapes = counted(len(wanted), "shape")
+        note(f"GPU: {fingerprint.gpu}, driver {fingerprint.driver}, {shapes}, PDL {arguments.pdl or 'off'}")
         if records is not None:
             runner.record_to(records, {"argv": sys.argv[1:]})
         yield Opened("gpu", runner, wanted, fingerprint)

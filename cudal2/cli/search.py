@@ -93,7 +93,8 @@ def _row(result: SearchResult) -> dict[str, Any]:
         "failed": sum(not row.ok for row in result.measurements),
         "best": best.config.name if best and best.config else None,
         "median_us": best.median_us if best else None,
-        "cublaslt_auto_us": result.reference_us,
+        # Of the same rounds as the best, so that the ratio is the speed-up.
+        "cublaslt_auto_us": best.median_us * best.speedup if best and best.speedup else result.reference_us,
         "speedup": best.speedup if best else None,
     }
 
@@ -103,7 +104,7 @@ def _print(results: list[SearchResult], as_json: bool) -> None:
     if as_json:
         print_json(rows)
     else:
-        print_table(tuple(rows[0]), [tuple(row.values()) for row in rows])
+        print_table(("shape", *list(rows[0])[1:]), [tuple(row.values()) for row in rows])
 
 
 def _reasons(results: list[SearchResult]) -> str:

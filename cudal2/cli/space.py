@@ -7,13 +7,15 @@ from itertools import islice
 from typing import Any
 
 from cudal2.cli import arguments as shared
-from cudal2.cli.output import print_json, print_table
+from cudal2.cli.output import counted, print_json, print_table
 from cudal2.errors import NothingValidError, UsageError
 
 _EPILOG = """examples:
   cudal2 space --mnk 64_4096_64                 what each rule removes, and how many are legal
   cudal2 space --mnk 64_4096_64 --list 5        names of the first five legal configurations
-  cudal2 space --mnk 64_4096_64 --explain 128x128x64_s4_coop2_c1x1_k1_tma_o1_m1"""
+  cudal2 space --mnk 64_4096_64 --explain 128x128x64_s4_coop2_c1x1_k1_tma_o1_m1
+
+A configuration is counted under the first rule, from the top, that refuses it."""
 
 
 def add(commands: Any) -> argparse.ArgumentParser:
@@ -44,9 +46,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.explain:
         return _explain(space, problem, arguments.explain)
     if arguments.list:
-        for config in islice(space.enumerate(problem), arguments.list):
-            print(config.name)
-        return 0
+        return _list(space, problem, arguments.list)
     removed = space.removed_by_rule(problem)
     total, legal = space.total, space.legal_count(problem)
     if arguments.json:
@@ -64,10 +64,20 @@ def run(arguments: argparse.Namespace) -> int:
         rows = [*removed.items(), ("(all configurations)", total), ("(legal)", legal)]
         print_table(("rule", "removes"), [(name, f"{count:,}") for name, count in rows])
     if legal == 0:
-        raise NothingValidError(
-            f"no configuration is legal for {problem.mnk} {problem.acc} {problem.layout}: see the rules above"
-        )
+        raise _nothing_legal(problem, "see the rules above")
     return 0
+
+
+def _list(space: Any, problem: Any, count: int) -> int:
+    names = [config.name for config in islice(space.enumerate(problem), count)]
+    if not names:
+        raise _nothing_legal(problem, "the same command without --list says what each rule removes")
+    print(*names, sep="\n")
+    return 0
+
+
+def _nothing_legal(problem: Any, advice: str) -> NothingValidError:
+    return NothingValidError(f"no configuration is legal for {problem.mnk} {problem.acc} {problem.layout}: {advice}")
 
 
 def _explain(space: Any, problem: Any, text: str) -> int:
@@ -76,6 +86,6 @@ def _explain(space: Any, problem: Any, text: str) -> int:
     for reason in reasons:
         print(reason)
     if reasons:
-        raise UsageError(f"{config.name} is illegal for {problem.mnk} by {len(reasons)} rule(s)")
+        raise UsageError(f"{config.name} is illegal for {problem.mnk} by {counted(len(reasons), 'rule')}")
     print("legal")
     return 0

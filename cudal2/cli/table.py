@@ -95,6 +95,12 @@ def _show(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print_json(table.to_dict())
         return 0
+    print_entries(table)
+    return 0
+
+
+def print_entries(table: KernelTable) -> None:
+    """One line per shape: what serves it."""
     print_table(
         ("shape", "kernel", "median_us", "cublaslt_auto_us", "speedup", "pdl", "evidence"),
         [
@@ -102,7 +108,6 @@ def _show(arguments: argparse.Namespace) -> int:
             for e in table.entries
         ],
     )
-    return 0
 
 
 def _lookup(arguments: argparse.Namespace) -> int:

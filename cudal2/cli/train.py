@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cudal2.cli import arguments as shared
-from cudal2.cli.output import note, print_json, print_table
+from cudal2.cli.output import counted, note, print_json
 from cudal2.cli.runners import add_backend, open_runner
+from cudal2.cli.table import print_entries
 from cudal2.errors import NothingValidError
 from cudal2.settings import load_train
 
@@ -87,6 +88,8 @@ def _known(records: Path) -> tuple[Measurement, ...]:
 
 
 def _report(result: TrainResult, as_json: bool) -> int:
+    from cudal2.table import KernelTable
+
     best = [found for found in result.best if found is not None]
     if as_json:
         print_json(
@@ -101,16 +104,13 @@ def _report(result: TrainResult, as_json: bool) -> int:
                 ],
             }
         )
-    else:
-        header = ("shape", "kernel", "median_us", "cublaslt_auto_us", "speedup")
-        print_table(
-            header, [(f.problem.mnk, f.config.name, f.median_us, f.reference_us, f"{f.speedup:.3f}x") for f in best]
-        )
     note(f"{result.steps} steps, {result.distinct} configurations measured, {result.steps_per_s:.0f} steps/s")
     if not best:
         raise NothingValidError(f"no candidate was valid in {result.steps} steps: {result.run_dir} has the records")
     geomean = math.exp(sum(math.log(found.speedup) for found in best) / len(best))
-    note(f"geometric mean over {len(best)} shapes: {geomean:.3f}x cuBLASLt-AutoTuning (search figure, not a final one)")
+    note(f"best kernels found: {geomean:.3f}x cuBLASLt-AutoTuning, geometric mean of {counted(len(best), 'shape')}")
     for path in result.table_paths:
-        note(f"table: {path}")
+        note(f"table, with the library where no kernel of ours won; search figures, not final ones: {path}")
+        if not as_json:
+            print_entries(KernelTable.load(path))
     return 0
