@@ -74,7 +74,7 @@ def items(texts: Sequence[str]) -> str:
     """A list; what stands before the first colon is set in bold."""
     parts = [text.partition(": ") for text in texts]
     lines = (
-        f"<li><b>{escape(head)}.</b> {escape(tail)}</li>" if mark else f"<li>{escape(head)}</li>"
+        f"<li><b>{escape(head)}:</b> {escape(tail)}</li>" if mark else f"<li>{escape(head)}</li>"
         for head, mark, tail in parts
     )
     return f"<ul>{''.join(lines)}</ul>"
