@@ -57,7 +57,12 @@ def test_search_says_what_it_measured_and_merges_the_winners(run, recording: Pat
     best = {row["mnk"]: row["median_us"] for row in rows}
     for problem in loaded.problems:
         assert best[problem.mnk] == pytest.approx(min(time for time, _ in loaded.times(problem).values() if time > 0))
-    assert all(row["speedup"] == pytest.approx(row["cublaslt_auto_us"] / row["median_us"]) for row in rows)
+
+
+def test_the_reference_is_of_the_rounds_of_the_best(run) -> None:
+    # A long shape of the shipped recording: its reference drifts with the clocks from one candidate's rounds to the next.
+    (row,) = json.loads(run("search", "--backend", "replay", "--mnk", "4096_4096_16384", "--budget", "64", "--json")[1])
+    assert row["speedup"] == pytest.approx(row["cublaslt_auto_us"] / row["median_us"])
 
 
 def test_a_budget_is_kept_and_a_seed_repeats(run, recording: Path) -> None:
