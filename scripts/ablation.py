@@ -10,10 +10,12 @@ from __future__ import annotations
 
 import argparse
 import math
+import sys
 from collections import defaultdict
 from collections.abc import Callable
 from pathlib import Path
 
+from cudal2.cli.main import guarded
 from cudal2.floor import floor_us
 from cudal2.problem import Problem
 from cudal2.records.recording import bundled_recording, read_records
@@ -99,4 +101,4 @@ def line(name: str, keeps: Callable[[KernelConfig], bool], times: dict[Problem, 
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(guarded(main))

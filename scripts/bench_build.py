@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import resource
 import statistics
+import sys
 import tempfile
 import time
 from pathlib import Path
@@ -24,6 +25,7 @@ from cudal2.build.cores import default_jobs
 from cudal2.build.pool import BuildPool, Request
 from cudal2.build.toolchain import Toolchain
 from cudal2.cli.benchmark import add_output, finish
+from cudal2.cli.main import guarded
 from cudal2.codegen import KernelSource, build_key, render
 from cudal2.problem import Acc, Layout, Problem
 from cudal2.space.space import SearchSpace
@@ -128,4 +130,4 @@ def children_cpu_s() -> float:
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(guarded(main))

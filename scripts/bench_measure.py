@@ -10,14 +10,15 @@ from __future__ import annotations
 
 import argparse
 import statistics
+import sys
 import time
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from cudal2.build.cache import BuildCache
+from cudal2.cli import arguments as shared
 from cudal2.cli.benchmark import add_output, finish
+from cudal2.cli.main import guarded
 from cudal2.problem import Problem
 from cudal2.records.measurement import Measurement
 from cudal2.runners.local import LocalRunner
@@ -32,13 +33,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--candidates", type=int, default=40, help="candidates per shape (default 40)")
     parser.add_argument("--device", type=int, default=0, help="which GPU (default 0)")
-    parser.add_argument("--cache-dir", type=Path, help="build cache (default: the user's)")
+    shared.add_cache(parser)
     add_output(parser)
     arguments = parser.parse_args()
     space, rng, settings = SearchSpace(), np.random.default_rng(0), BenchSettings()
     problems = [Problem.parse(mnk) for mnk in SHAPES]
     drawn = {problem: space.sample(problem, rng, arguments.candidates) for problem in problems}
-    cache = BuildCache(arguments.cache_dir)
+    cache = shared.build_cache(arguments)
     with LocalRunner(space, problems, settings=settings, device_index=arguments.device, cache=cache) as runner:
         runner.build([(config, problem) for problem, configs in drawn.items() for config in configs])
         machine = runner.fingerprint().gpu
@@ -86,4 +87,4 @@ def summary(problem: Problem, rows: list[Measurement], prepare_s: float, seconds
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(guarded(main))

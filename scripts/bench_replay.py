@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import argparse
 import os
+import sys
 import tempfile
 import time
 from pathlib import Path
 from typing import Any
 
 from cudal2.cli.benchmark import add_output, finish
+from cudal2.cli.main import guarded
 from cudal2.records.recording import Recording, bundled_recording
 from cudal2.rl.train import train
 from cudal2.runners.replay import ReplayRunner
@@ -55,4 +57,4 @@ def measure(recording: Path, steps: int | None) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(guarded(main))

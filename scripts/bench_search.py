@@ -10,6 +10,7 @@ counts as exp(-2). `exhaustive` at an unlimited budget is what any search could 
 from __future__ import annotations
 
 import argparse
+import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -18,6 +19,7 @@ from typing import Any
 import numpy as np
 
 from cudal2.cli.benchmark import add_output, finish
+from cudal2.cli.main import guarded
 from cudal2.problem import Problem
 from cudal2.progress import track
 from cudal2.records.recording import Recording, bundled_recording
@@ -93,4 +95,4 @@ def trained_without(runner: ReplayRunner, held_out: Sequence[Problem], steps: in
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(guarded(main))

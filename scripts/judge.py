@@ -14,10 +14,11 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from cudal2.build.cache import BuildCache
 from cudal2.build.pool import BuildPool
+from cudal2.cli import arguments as shared
+from cudal2.cli.eval import PDL_COLUMNS
+from cudal2.cli.main import guarded
 from cudal2.cli.output import note
-from cudal2.errors import Cudal2Error
 from cudal2.problem import Problem
 from cudal2.records.measurement import Measurement
 from cudal2.records.recording import read_records
@@ -43,11 +44,8 @@ def main() -> None:
         if problem not in done and problem.acc == arguments.acc and (wanted is None or problem.mnk in wanted)
     ]
     note(f"{len(plan)} finals to run, {len(done)} run before")
-    settings, cache = (
-        load_bench(arguments.bench),
-        BuildCache(arguments.cache_dir / "build" if arguments.cache_dir else None),
-    )
-    columns = {"off": (False,), "on": (True,), "both": (False, True)}[arguments.pdl]
+    settings, cache = load_bench(arguments.bench), shared.build_cache(arguments)
+    columns = PDL_COLUMNS[arguments.pdl]
     seconds = arguments.minutes * 60.0 if arguments.minutes else None
     with (
         LocalRunner(SearchSpace(), settings=settings, device_index=arguments.device, cache=cache) as runner,
@@ -65,12 +63,12 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--out", type=Path, required=True, help="directory of finals")
     parser.add_argument("--top", type=int, default=2, help="configurations per shape and PDL setting (default 2)")
     parser.add_argument("--acc", choices=("fp32", "fp16"), default="fp32", help="accumulator (default fp32)")
-    parser.add_argument("--pdl", choices=("on", "off", "both"), default="both", help="PDL columns (default both)")
+    parser.add_argument("--pdl", choices=tuple(PDL_COLUMNS), default="both", help="PDL columns (default both)")
     parser.add_argument("--shapes-file", help="only these shapes: YAML, or a name in configs/shapes")
     parser.add_argument("--bench", default="offline", help="how to time: YAML, or a name in configs/bench")
     parser.add_argument("--minutes", type=float, help="begin no final after this long")
     parser.add_argument("--device", type=int, default=0, help="which GPU (default 0)")
-    parser.add_argument("--cache-dir", type=Path, help="build cache (default: the user's)")
+    shared.add_cache(parser)
     return parser.parse_args()
 
 
@@ -94,8 +92,4 @@ def say(problem: Problem, rows: Sequence[Measurement]) -> None:
 
 
 if __name__ == "__main__":
-    try:
-        main()
-    except Cudal2Error as error:
-        note(f"judge: {error}")
-        sys.exit(error.exit_code)
+    sys.exit(guarded(main))

@@ -1,16 +1,22 @@
 """Runs of the bench scripts: how they are kept, and what of them the README shows."""
 
 import argparse
+import importlib.util
 import json
+import subprocess
+import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from cudal2.cli.benchmark import add_output, command, finish
 from cudal2.errors import RecordError
+from cudal2.problem import Problem
 from cudal2.records.benchmark import Benchmark, load_benchmarks, processor
 from cudal2.report.speed import BARS, search_markdown, shipped_benchmarks, speed_markdown
 
+SCRIPTS = Path(__file__).parents[1] / "scripts"
 BUILD = {
     "warm_wall_s": 0.7, "warm_wall_max_s": 0.9, "plain_wall_s": 1.2, "kernels": 224, "wall_s": 20.04, "jobs": 16,
     "failed": 0,
@@ -79,8 +85,39 @@ def test_every_shipped_record_reads_and_its_command_is_a_script_of_this_tree():
     shipped = load_benchmarks(shipped_benchmarks())
     assert {"replay", "search"} <= set(shipped)
     for run in shipped.values():
-        assert (Path(__file__).parents[1] / run.command.split()[1]).is_file()
+        assert (SCRIPTS.parent / run.command.split()[1]).is_file()
     for bar in BARS:
         if bar.benchmark in shipped:
             assert bar.reached(shipped[bar.benchmark].figures)
     assert search_markdown(shipped)
+
+
+@pytest.mark.parametrize("script", ["bench_replay", "bench_search"])
+def test_a_script_that_cannot_run_says_why_in_one_line(script, tmp_path):
+    command = [sys.executable, SCRIPTS / f"{script}.py", "--recording", "no.parquet"]
+    ran = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    assert (ran.returncode, ran.stdout) == (2, "")
+    assert ran.stderr.startswith("error: no.parquet") and ran.stderr.count("\n") == 1
+
+
+def test_the_search_benchmark_asks_a_policy_only_for_shapes_it_was_not_trained_on(monkeypatch):
+    spec = importlib.util.spec_from_file_location("bench_search", SCRIPTS / "bench_search.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    trained_on, asked = [], []
+
+    def train(settings, runner, run_dir, problems, **_):
+        trained_on.append(set(problems))
+
+    def policy_strategy(run_dir, space):
+        seen = trained_on[-1]
+        return lambda session, rng: asked.append((session.problem, seen))
+
+    monkeypatch.setattr(module, "train", train)
+    monkeypatch.setattr(module, "policy_strategy", policy_strategy)
+    problems = tuple(Problem(64 * size, 64, 64) for size in range(1, 8))
+    strategy = module.held_out_policy(SimpleNamespace(problems=problems, space=None), 3, 0)
+    for problem in problems:
+        strategy(SimpleNamespace(problem=problem), None)
+    assert [problem for problem, _ in asked] == list(problems)
+    assert all(problem not in seen and len(seen) >= 4 for problem, seen in asked)

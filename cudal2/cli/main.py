@@ -9,7 +9,7 @@ import argparse
 import logging
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from cudal2 import __version__
 from cudal2.cli import build, doctor, eval, record, render, report, search, space, table, train
@@ -37,8 +37,13 @@ _EPILOG = "exit codes: 0 fine, 1 wrong result, 2 usage or environment, 3 nothing
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs one command and returns its exit code."""
+    return guarded(lambda: _run(argv))
+
+
+def guarded(action: Callable[[], int | None]) -> int:
+    """The exit code of an action, a command or a script; an error is one line on stderr."""
     try:
-        return _run(argv)
+        return action() or 0
     except Cudal2Error as error:
         complain(str(error))
         return error.exit_code
