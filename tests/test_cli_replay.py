@@ -60,7 +60,7 @@ def test_search_says_what_it_measured_and_merges_the_winners(run, recording: Pat
 
 
 def test_the_reference_is_of_the_rounds_of_the_best(run) -> None:
-    # A long shape of the shipped recording: its reference drifts with the clocks from one candidate's rounds to the next.
+    # A long shape of the shipped recording: its reference drifts with the clocks from candidate to candidate.
     (row,) = json.loads(run("search", "--backend", "replay", "--mnk", "4096_4096_16384", "--budget", "64", "--json")[1])
     assert row["speedup"] == pytest.approx(row["cublaslt_auto_us"] / row["median_us"])
 
