@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from dataclasses import asdict, dataclass, field
 from enum import Enum
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from cudal2.problem import Problem
 from cudal2.space.config import KernelConfig
@@ -87,8 +88,10 @@ class Measurement:
             raise ValueError(f"status '{self.status.value}' with {len(self.times_us)} times: times mean correct")
         if passed == bool(self.reason):
             raise ValueError(f"status '{self.status.value}' with reason '{self.reason}': a reason means failure")
-        if any(not time_us > 0.0 for time_us in (*self.times_us, *self.ref_times_us)):
-            raise ValueError("a time is not positive")
+        if any(not 0.0 < time_us < math.inf for time_us in (*self.times_us, *self.ref_times_us)):
+            raise ValueError("a time is not positive and finite")
+        if self.mode not in get_args(Mode):
+            raise ValueError(f"mode '{self.mode}' is none of {', '.join(get_args(Mode))}")
 
     @property
     def ok(self) -> bool:

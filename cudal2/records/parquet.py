@@ -12,15 +12,16 @@ import tempfile
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any, get_type_hints
+from typing import Any, get_args, get_type_hints
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from cudal2.errors import EnvironmentProblemError, RecordError
+from cudal2.errors import Cudal2Error, EnvironmentProblemError, RecordError
 from cudal2.problem import Problem
 from cudal2.records.fingerprint import Fingerprint
-from cudal2.records.measurement import PROTOCOL_VERSION, SCHEMA_VERSION, Measurement, Status
+from cudal2.records.measurement import PROTOCOL_VERSION, SCHEMA_VERSION, Measurement, Mode, Status
 from cudal2.records.shards import dedupe
 from cudal2.settings import Limit, SpaceSettings
 from cudal2.space.config import KernelConfig
@@ -104,6 +105,8 @@ class RecordingMetadata:
                 f"record schema {values.get('schema')!r} is not {SCHEMA_VERSION}: written by another version"
             )
         fingerprints = tuple(Fingerprint.from_dict(fingerprint) for fingerprint in values["fingerprints"])
+        if not fingerprints:
+            raise RecordError("no fingerprint: nothing says where it was measured")
         space = values["space"]
         limits = tuple(
             Limit(_choices(limit["when"]), _choices(limit["only"]), limit["flops_above"]) for limit in space["limits"]
@@ -152,7 +155,7 @@ def write_parquet(measurements: Iterable[Measurement], path: Path, metadata: Rec
         handle, partial = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
         os.close(handle)
         try:
-            pq.write_table(table, partial, compression="zstd", compression_level=12)
+            pq.write_table(table, partial, compression="zstd", compression_level=12, write_page_checksum=True)
             os.chmod(partial, 0o644)
             os.replace(partial, path)
         finally:
@@ -169,20 +172,51 @@ def read_table(path: Path) -> tuple[pa.Table, RecordingMetadata]:
     """
     path = Path(path)
     try:
-        table = pq.read_table(path)
+        table = pq.read_table(path, page_checksum_verification=True)
         metadata = RecordingMetadata.from_json((table.schema.metadata or {})[METADATA_KEY])
+        names = table.schema.names
     except FileNotFoundError as error:
         raise RecordError(f"{path}: no such recording") from error
     except RecordError as error:
         raise RecordError(f"{path}: {error}") from error
     except (pa.ArrowException, OSError) as error:
         raise RecordError(f"{path}: not a readable Parquet file ({str(error).splitlines()[0]})") from error
-    except (KeyError, ValueError, TypeError) as error:
+    except (Cudal2Error, KeyError, ValueError, TypeError, AttributeError, RecursionError) as error:
         raise RecordError(f"{path}: not a cudal2 recording (metadata {error!r} missing or broken)") from error
-    wrong = sorted(set(table.schema.names) ^ set(SCHEMA.names))
+    wrong = sorted({field.name for field in SCHEMA} ^ set(names))
     if wrong:
         raise RecordError(f"{path}: wrong or missing columns {wrong}: made by another version?")
-    return table.combine_chunks(), metadata
+    try:
+        table = table.select(SCHEMA.names).cast(SCHEMA.with_metadata(table.schema.metadata)).combine_chunks()
+    except (pa.ArrowException, ValueError) as error:
+        raise RecordError(f"{path}: a column is of another kind ({str(error).splitlines()[0]})") from error
+    _check_rows(path, table)
+    return table, metadata
+
+
+def _check_rows(path: Path, table: pa.Table) -> None:
+    """What a reader takes for granted of every row; whole columns at once.
+
+    Raises:
+        RecordError: A value is missing, or a time is none.
+    """
+    optional = {*_AXES, "max_error", "registers", "spill_bytes", "smem_bytes"}
+    optional |= {"sm_clock_mhz", "power_w", "temperature_c", "throttle"}
+    empty = next((name for name in SCHEMA.names if name not in optional and table.column(name).null_count), None)
+    if empty is not None:
+        raise RecordError(f"{path}: a row has no '{empty}': the file is damaged")
+    for name in ("times_us", "ref_times_us"):
+        times = pc.list_flatten(table.column(name))
+        if times.null_count or not pc.all(pc.and_(pc.is_finite(times), pc.greater(times, 0.0)), min_count=0).as_py():
+            raise RecordError(f"{path}: a time in '{name}' is not positive and finite: the file is damaged")
+    passed = pc.equal(table.column("status").cast(pa.string()), Status.CORRECT.value)
+    timed = pc.greater(pc.list_value_length(table.column("times_us")), 0)
+    if not pc.all(pc.equal(passed, timed), min_count=0).as_py():
+        raise RecordError(f"{path}: a row is timed but not correct, or correct but not timed: the file is damaged")
+    for name, known in (("status", [status.value for status in Status]), ("mode", list(get_args(Mode)))):
+        wrong = set(table.column(name).cast(pa.string()).unique().to_pylist()) - set(known)
+        if wrong:
+            raise RecordError(f"{path}: '{name}' is '{min(wrong)}' in a row, none of {', '.join(known)}")
 
 
 def measurement_at(table: pa.Table, row: int) -> Measurement:
@@ -193,4 +227,6 @@ def measurement_at(table: pa.Table, row: int) -> Measurement:
     values["status"] = Status(values["status"])
     values["times_us"] = tuple(values["times_us"])
     values["ref_times_us"] = tuple(values["ref_times_us"])
-    return Measurement(problem=problem, config=None if axes["tile_m"] is None else KernelConfig(**axes), **values)
+    return Measurement(
+        problem=problem, config=None if axes["tile_m"] is None else KernelConfig.from_dict(axes), **values
+    )

@@ -16,7 +16,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from cudal2.arch import ARCHS
-from cudal2.errors import RecordError
+from cudal2.errors import RecordError, UsageError
 from cudal2.paths import data_dir
 from cudal2.problem import Acc, Problem
 from cudal2.records.columns import Cells, list_medians, mapped, numbers, or_missing
@@ -81,7 +81,10 @@ class Recording:
             shards = read_shards(path, allow_mixed)
             return cls.from_measurements(shards.measurements, shards.fingerprints, mode=mode, pdl=pdl)
         table, metadata = read_table(path)
-        return cls(table, metadata, mode, pdl)
+        try:
+            return cls(table, metadata, mode, pdl)
+        except (RecordError, UsageError) as error:
+            raise RecordError(f"{path}: {error}") from error
 
     @classmethod
     def from_measurements(
@@ -226,7 +229,11 @@ def read_records(path: Path, allow_mixed: bool = False) -> Shards:
     if path.is_dir() or path.suffix == ".jsonl":
         return read_shards(path, allow_mixed)
     table, metadata = read_table(path)
-    return Shards(metadata.fingerprints, tuple(measurement_at(table, row) for row in range(table.num_rows)))
+    try:
+        rows = tuple(measurement_at(table, row) for row in range(table.num_rows))
+    except (UsageError, ValueError) as error:
+        raise RecordError(f"{path}: {error}: the file is damaged") from error
+    return Shards(metadata.fingerprints, rows)
 
 
 def bundled_recording(acc: Acc = "fp32") -> Path:

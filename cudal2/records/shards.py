@@ -166,7 +166,7 @@ def _read_shard(path: Path) -> Shards:
                 fingerprints.append(_header_fingerprint(row))
             else:
                 measurements.append(_measurement(row))
-        except (RecordError, UsageError, ValueError, KeyError, TypeError) as error:
+        except (RecordError, UsageError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise RecordError(f"{path}:{number}: {error or type(error).__name__}") from error
     return Shards(tuple(fingerprints), tuple(measurements))
 
@@ -177,13 +177,14 @@ def _lines(path: Path) -> Iterator[tuple[int, dict[str, Any] | None]]:
         for number, line in enumerate(file, start=1):
             try:
                 row = json.loads(line)
-            except ValueError as error:
+            except (ValueError, RecursionError) as error:
                 if line.endswith(b"\n"):
                     raise RecordError(
                         f"{path}:{number}: not a JSON line ({error}): the file was damaged after it was written"
                     ) from error
-                row = None
-            if row is not None and not isinstance(row, dict):
+                yield number, None
+                return
+            if not isinstance(row, dict):
                 raise RecordError(f"{path}:{number}: a row must be a JSON object")
             yield number, row
 

@@ -105,8 +105,13 @@ class Header:
             raise TableError(f"header has wrong or missing fields {wrong}")
         device = dict(values["device"])
         major, minor = device.pop("capability")
+        numbers = (major, minor, *device.values())
+        if not all(type(number) is int and number >= 0 for number in numbers) or 0 in device.values():
+            raise TableError(f"device {values['device']} is no GPU")
+        if not all(isinstance(text, str) for text in values["soft"].values()):
+            raise TableError("header has a soft field that is not text")
         Problem(1, 1, 1, values["acc"], values["layout"], values["dtype"])
-        return cls(**{**values, "device": Device(capability=(int(major), int(minor)), **device)})
+        return cls(**{**values, "device": Device(capability=(major, minor), **device)})
 
     def soft_differences(self, soft: dict[str, str]) -> list[str]:
         """One line per soft field that differs; "unknown" never matches."""
@@ -155,8 +160,17 @@ class Entry:
             raise TableError(f"{self.mnk}: an entry holds either a configuration or a baseline")
         if (self.baseline is None) == bool(self.reason):
             raise TableError(f"{self.mnk}: a baseline needs its reason, a configuration has none")
-        if self.config is not None and not (self.median_us and self.median_us > 0.0):
+        if self.config is not None and self.median_us is None:
             raise TableError(f"{self.mnk}: a configuration needs its median time")
+        for time_us in (self.median_us, self.ref_us, self.runner_up_us):
+            if time_us is not None and not (isinstance(time_us, (int, float)) and 0.0 < time_us < math.inf):
+                raise TableError(f"{self.mnk}: {str(time_us)[:40]} is no time in microseconds")
+        if (
+            not isinstance(self.pdl, bool)
+            or not isinstance(self.baseline or "", str)
+            or not isinstance(self.reason, str)
+        ):
+            raise TableError(f"{self.mnk}: pdl is true or false, baseline and reason are text")
         if self.evidence not in EVIDENCE:
             raise TableError(f"{self.mnk}: evidence '{self.evidence}' is none of {', '.join(EVIDENCE)}")
 

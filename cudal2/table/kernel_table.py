@@ -212,7 +212,7 @@ class KernelTable:
             raise TableError(f"cannot read table {path}: {error.strerror}") from error
         except Cudal2Error as error:
             raise TableError(f"table {path}: {error}") from error
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise TableError(
                 f"table {path} is corrupt ({type(error).__name__}: {error}): restore or delete it"
             ) from error

@@ -1,0 +1,206 @@
+"""Damaged recordings, shards and tables of every kind: refused in one line, or read as if nothing had happened."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from fabricated_recording import FINGERPRINT, SHAPES, made_up_recording
+
+from cudal2.errors import RecordError, TableError
+from cudal2.problem import Problem
+from cudal2.records.fingerprint import Fingerprint
+from cudal2.records.parquet import read_table
+from cudal2.records.recording import Recording, read_records
+from cudal2.records.shards import RecordLog, read_shards
+from cudal2.table import KernelTable
+
+NAN, INF = float("nan"), float("inf")
+
+
+@pytest.fixture(scope="module")
+def published(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    recording, path = made_up_recording(SHAPES[:2]), tmp_path_factory.mktemp("published") / "one.parquet"
+    Recording.publish(recording.measurements(), path, recording.metadata.fingerprints, recording.space)
+    return path
+
+
+def with_column(published: Path, path: Path, name: str, value: Any, kind: pa.DataType | None = None) -> Path:
+    table = pq.read_table(published)
+    at = table.schema.names.index(name)
+    column = pa.array([value] * table.num_rows, kind or table.schema.field(at).type)
+    pq.write_table(table.set_column(at, name, column), path)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "kind"),
+    [
+        *(("times_us", value, None) for value in (None, [], [NAN], [INF], [-1.0], [0.0], [1.0, None])),
+        *(("ref_times_us", value, None) for value in (None, [NAN], [-INF], [-5.0])),
+        *((name, None, None) for name in ("m", "acc", "status", "pdl", "compile_s", "mode", "contestant")),
+        *(("status", value, None) for value in ("weird", "timeout", "")),
+        *(("m", value, None) for value in (0, -1)),
+        ("mode", "weird", None),
+        ("acc", "fp8", None),
+        ("tile_m", 7, None),
+        ("times_us", ["a"], pa.list_(pa.string())),
+        ("pdl", "x", pa.string()),
+        ("m", "many", pa.string()),
+    ],
+)
+def test_a_damaged_column(published: Path, tmp_path: Path, name: str, value: Any, kind: pa.DataType | None) -> None:
+    path = with_column(published, tmp_path / "damaged.parquet", name, value, kind)
+    with pytest.raises(RecordError) as caught:
+        Recording.load(path)
+    assert str(path) in str(caught.value) and "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"fingerprints": []},
+        {"fingerprints": [{}]},
+        {"schema": 2},
+        {"arch": "sm12"},
+        {"space": {"name": "x", "axes": [["foo", [1]]], "limits": []}},
+        {"space": {"name": "x", "axes": [["tile_m", [256]]], "limits": []}},
+        {"space": {"name": "x", "axes": [], "limits": 5}},
+        *(
+            {"fingerprints": [{**FINGERPRINT.to_dict(), name: value}]}
+            for name in ("sm_count", "memory_gib")
+            for value in (0, "x")
+        ),
+        {"fingerprints": [{**FINGERPRINT.to_dict(), "capability": [9]}]},
+        {"fingerprints": [{**FINGERPRINT.to_dict(), "gpu": 5}]},
+    ],
+)
+def test_damaged_metadata(published: Path, tmp_path: Path, changes: dict[str, Any]) -> None:
+    table = pq.read_table(published)
+    values = json.loads(table.schema.metadata[b"cudal2"])
+    pq.write_table(table.replace_schema_metadata({b"cudal2": json.dumps(values | changes)}), tmp_path / "x.parquet")
+    with pytest.raises(RecordError):
+        Recording.load(tmp_path / "x.parquet")
+
+
+@pytest.mark.parametrize("metadata", ["[]", "null", "5", "{", "[" * 100_000])
+def test_metadata_that_is_none(published: Path, tmp_path: Path, metadata: str) -> None:
+    pq.write_table(pq.read_table(published).replace_schema_metadata({b"cudal2": metadata}), tmp_path / "x.parquet")
+    with pytest.raises(RecordError):
+        Recording.load(tmp_path / "x.parquet")
+
+
+def test_any_flipped_byte_is_noticed_or_changes_nothing(published: Path, tmp_path: Path) -> None:
+    raw, path = published.read_bytes(), tmp_path / "flipped.parquet"
+    whole, _ = read_table(published)
+    for at in range(0, len(raw), max(1, len(raw) // 150)):
+        path.write_bytes(raw[:at] + bytes([raw[at] ^ 0x40]) + raw[at + 1 :])
+        try:
+            table, _ = read_table(path)
+        except RecordError:
+            continue
+        for name in ("m", "times_us", "ref_times_us", "status", "tile_m"):
+            assert table.column(name).equals(whole.column(name)), f"byte {at} changed {name} unnoticed"
+
+
+def test_a_shard_torn_at_any_byte(tmp_path: Path) -> None:
+    rows = [row for _, row in zip(range(3), made_up_recording(SHAPES[:1]).measurements(), strict=False)]
+    with RecordLog(tmp_path, FINGERPRINT) as log:
+        log.append(rows)
+    raw = log.path.read_bytes()
+    ends = [at + 1 for at, byte in enumerate(raw) if byte == 10]
+    for size in range(len(raw) + 1):
+        log.path.write_bytes(raw[:size])
+        shards = read_shards(tmp_path)
+        complete = sum(size >= end - 1 for end in ends)
+        assert len(shards.measurements) == max(0, complete - 1)
+        assert list(shards.measurements) == rows[: len(shards.measurements)]
+        assert shards.torn_lines == (size > 0 and size + 1 not in ends and size not in ends)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        *("null", "[]", "5", "{}", "{", "[" * 100_000, '"text"', '{"kind": "measurement"}'),
+        '{"kind": "measurement", "problem": null, "config": null, "status": "correct"}',
+        '{"kind": "measurement", "problem": {"m": 1}, "config": {}, "status": "correct"}',
+        '{"kind": "session", "schema": 2}',
+    ],
+    ids=lambda line: line[:20],
+)
+def test_a_damaged_line_hides_nothing_behind_it(tmp_path: Path, line: str) -> None:
+    with RecordLog(tmp_path, FINGERPRINT) as log:
+        log.append(made_up_recording(SHAPES[:1]).measurements())
+    lines = log.path.read_text().splitlines()
+    for at in (0, 2):
+        log.path.write_text("\n".join([*lines[:at], line, *lines[at:]]) + "\n")
+        with pytest.raises(RecordError, match=f"jsonl:{at + 1}: "):
+            read_shards(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("times_us", [1.0, INF]), ("times_us", [NAN]), ("ref_times_us", [-1.0]), ("mode", "a/b")]
+)
+def test_times_and_modes_that_are_none(tmp_path: Path, name: str, value: Any) -> None:
+    with RecordLog(tmp_path, FINGERPRINT) as log:
+        log.append(row for row in made_up_recording(SHAPES[:1]).measurements() if row.ok)
+    header, row, *_ = log.path.read_text().splitlines()
+    log.path.write_text(f"{header}\n{json.dumps({**json.loads(row), name: value})}\n")
+    with pytest.raises(RecordError):
+        read_records(tmp_path)
+
+
+@pytest.fixture(scope="module")
+def table_values() -> dict[str, Any]:
+    rows = list(made_up_recording(SHAPES[:2]).measurements())
+    values = KernelTable.from_measurements(rows, FINGERPRINT).to_dict()
+    del values["header"]["sha256"]
+    return values
+
+
+@pytest.mark.parametrize(
+    ("part", "name", "value"),
+    [
+        *(("entry", "median_us", value) for value in (None, "1", NAN, INF, -1.0, 0)),
+        *(("entry", "ref_us", value) for value in ("x", -1.0, 0, INF)),
+        *(("entry", "runner_up_us", value) for value in ("x", [], 0)),
+        *(("entry", "pdl", value) for value in ("no", 1)),
+        *(("entry", "evidence", value) for value in ("trust me", [], None)),
+        *(("entry", "config", value) for value in (None, [], {}, 5)),
+        *(("config", name, value) for name in ("tile_m", "consumers", "split_k") for value in (0, "64", None, 64.0)),
+        *(("device", name, value) for name in ("sm_count", "memory_gb") for value in (0, -1, "132", None)),
+        *(("device", "capability", value) for value in ("90", [9], [9, 0, 1], None, ["9", "0"])),
+        *(("header", "soft", value) for value in ([], {"driver": 5}, None)),
+        *(("header", "acc", value) for value in ("fp8", None, [])),
+    ],
+)
+def test_a_damaged_table(tmp_path: Path, table_values: dict[str, Any], part: str, name: str, value: Any) -> None:
+    values = json.loads(json.dumps(table_values))
+    mnk = Problem.parse(SHAPES[0]).mnk
+    entry = values["entries"][mnk]
+    places = {
+        "entry": entry,
+        "config": entry["config"],
+        "header": values["header"],
+        "device": values["header"]["device"],
+    }
+    places[part][name] = value
+    path = tmp_path / "table.json"
+    path.write_text(json.dumps(values))
+    with pytest.raises(TableError):
+        KernelTable.load(path)
+
+
+@pytest.mark.parametrize("text", ["", "[]", "5", "null", "{}", "\0", "[" * 100_000, '{"header": [], "entries": {}}'])
+def test_a_file_that_is_no_table(tmp_path: Path, text: str) -> None:
+    (tmp_path / "table.json").write_text(text)
+    with pytest.raises(TableError):
+        KernelTable.load(tmp_path / "table.json")
+
+
+def test_fingerprints_survive_the_round_trip() -> None:
+    assert Fingerprint.from_dict(json.loads(json.dumps(FINGERPRINT.to_dict()))) == FINGERPRINT
