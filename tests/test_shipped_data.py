@@ -1,0 +1,69 @@
+"""What ships in ``cudal2/data`` is what it is said to be: complete, measured by the protocol, one source for all."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from cudal2.paths import data_dir
+from cudal2.records.finals import group_finals
+from cudal2.records.measurement import PROTOCOL_VERSION
+from cudal2.records.recording import Recording, bundled_recording
+from cudal2.report.summary import load_finals
+from cudal2.settings import BenchSettings
+from cudal2.table import KernelTable
+from cudal2.table.files import table_files
+
+RECORDINGS = sorted((data_dir() / "recordings").glob("*.parquet"))
+LIBRARIES = ("cublaslt_auto", "cublaslt_heuristic", "cublas", "torch")
+
+
+@pytest.fixture(scope="module", params=RECORDINGS, ids=lambda path: path.stem)
+def recording(request: pytest.FixtureRequest) -> Recording:
+    return Recording.load(request.param)
+
+
+def test_all_of_it_is_small() -> None:
+    assert sum(path.stat().st_size for path in data_dir().rglob("*") if path.is_file()) <= 8e6
+
+
+def test_the_replayed_recording_has_enough_shapes_spread_evenly_in_work() -> None:
+    bundled = Recording.load(bundled_recording())
+    work = np.sort([np.log2(problem.flops) for problem in bundled.problems])
+    assert len(bundled.problems) >= 24 and np.diff(work).max() <= 2.0
+    assert min(len(bundled.cells.row(index)[0]) for index in range(len(bundled.problems))) >= 200
+
+
+def test_a_recording_holds_every_legal_configuration_of_its_space(recording: Recording) -> None:
+    for index, problem in enumerate(recording.problems):
+        assert np.array_equal(recording.cells.row(index)[0], recording.space.legal_flat(problem)), problem.mnk
+
+
+def test_every_row_has_its_raw_repeats_beside_the_reference_or_its_reason(recording: Recording) -> None:
+    assert recording.fingerprint.gpu and recording.fingerprint.protocol == PROTOCOL_VERSION
+    for index, problem in enumerate(recording.problems):
+        for flat in recording.cells.row(index)[0][:: 1 + len(recording.problems)]:
+            row = recording.measurement(problem, int(flat))
+            assert row is not None and row.utc
+            if row.ok:
+                assert len(row.times_us) == len(row.ref_times_us) == BenchSettings().replays
+                assert row.sm_clock_mhz and row.registers and row.launches
+            else:
+                assert row.reason
+
+
+def test_finals_compare_with_every_library_in_both_columns() -> None:
+    finals = group_finals(load_finals().measurements)
+    assert finals
+    for final in finals:
+        assert all(final.baseline(name) is not None for name in LIBRARIES), (final.key, final.problem.mnk)
+        assert {len(row.times_us) for row in final.rows if row.ok} == {BenchSettings().final_rounds}
+
+
+@pytest.mark.parametrize("path", table_files(data_dir() / "tables"), ids=lambda path: path.stem)
+def test_a_table_is_what_the_finals_say(path) -> None:  # type: ignore[no-untyped-def]
+    table, finals = KernelTable.load(path), load_finals()
+    made = KernelTable.from_measurements(finals.measurements, finals.fingerprint, table.header.acc, table.header.layout)
+    from_finals = [entry for entry in table.entries if entry.evidence == "final"]
+    assert [entry.to_dict() for entry in from_finals] == [entry.to_dict() for entry in made.entries]
+    assert table.header.kind == made.header.kind
