@@ -1,5 +1,8 @@
 """A run that was stopped and resumed ends with the same bits as one that never stopped; an interrupt loses nothing."""
 
+import errno
+import json
+import os
 from dataclasses import replace
 
 import pytest
@@ -7,7 +10,7 @@ import torch
 from fabricated_recording import FINGERPRINT, SHAPES, made_up_recording
 from fabricated_runner import LiveRunner
 
-from cudal2.errors import RecordError, UsageError
+from cudal2.errors import EnvironmentProblemError, RecordError, UsageError
 from cudal2.rl.checkpoint import checkpoints, load
 from cudal2.rl.train import train
 from cudal2.runners.replay import ReplayRunner
@@ -125,3 +128,38 @@ def test_old_checkpoints_are_removed_and_a_damaged_one_is_named(runner, tmp_path
         train(SETTINGS, runner, tmp_path / "run", steps=640, resume=True, progress=False)
     kept[-1].unlink()
     assert train(SETTINGS, runner, tmp_path / "run", steps=512, resume=True, progress=False).steps == 512
+
+
+@pytest.mark.parametrize("part", ["policy", "optimizer", "plain", "steps", "rng", "env", "trainer", "more"])
+@pytest.mark.parametrize("value", [None, {}, [], "text", 5])
+def test_a_checkpoint_damaged_in_any_part_is_named(runner, tmp_path, part, value):
+    path = train(SETTINGS, runner, tmp_path / "run", steps=64, progress=False).checkpoint_path
+    content = torch.load(path, weights_only=True)
+    if part in content:
+        content[part] = value
+    elif not (part == "steps" and value == 5):
+        content["plain"] = json.dumps({**json.loads(content["plain"]), part: value})
+    else:
+        return
+    torch.save(content, path)
+    with pytest.raises(RecordError, match=f"{path.name} is not a readable checkpoint"):
+        train(SETTINGS, runner, tmp_path / "run", steps=128, resume=True, progress=False)
+
+
+def test_a_full_disk_is_said_and_costs_no_older_checkpoint(runner, tmp_path, monkeypatch):
+    path = train(SETTINGS, runner, tmp_path / "run", steps=64, progress=False).checkpoint_path
+    whole = path.read_bytes()
+
+    def full(descriptor):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(EnvironmentProblemError, match="No space left on device"):
+        train(SETTINGS, runner, tmp_path / "run", steps=128, resume=True, progress=False)
+    assert [file.name for file in path.parent.iterdir()] == [path.name] and path.read_bytes() == whole
+
+
+def test_nothing_to_resume_leaves_nothing_behind(runner, tmp_path):
+    with pytest.raises(UsageError, match="holds no checkpoint"):
+        train(SETTINGS, runner, tmp_path / "none", resume=True, progress=False)
+    assert not (tmp_path / "none").exists()

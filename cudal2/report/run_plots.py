@@ -30,9 +30,12 @@ def read_curve(run_dir: Path) -> list[dict[str, Any]]:
         raise RecordError(
             f"{path} is missing: {run_dir} is no training run, or it was stopped before its first rollout"
         ) from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise RecordError(f"{path} is not valid JSON: {error}") from error
-    return list(rows)
+    wanted = {"steps", "reward", "best_ratio"}
+    if not isinstance(rows, list) or not all(isinstance(row, dict) and wanted <= set(row) for row in rows):
+        raise RecordError(f"{path} is no learning curve: it was written by another version, or damaged")
+    return rows
 
 
 def save_run(curve: Sequence[Mapping[str, Any]], speedups: Mapping[str, float], path: Path) -> Path:

@@ -5,6 +5,7 @@ A checkpoint holds tensors and JSON only, so loading one runs no code.
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import pickle
@@ -16,12 +17,15 @@ from typing import Any
 import numpy as np
 import torch
 
-from cudal2.errors import RecordError, UsageError
+from cudal2.errors import EnvironmentProblemError, RecordError, UsageError
 
 VERSION = 1
 #: Checkpoints kept in a run directory; older ones are removed.
 KEEP = 3
 _NAME = "step_{:09d}.pt"
+_PARTS = ("policy", "optimizer", "rng", "env", "trainer", "identity")
+#: What reading a damaged checkpoint, or putting its parts back, ends in.
+DAMAGE = (RuntimeError, ValueError, LookupError, EOFError, TypeError, AttributeError, OverflowError)
 
 
 @dataclass(frozen=True)
@@ -67,8 +71,11 @@ def set_rng_state(state: dict[str, Any]) -> None:
 
 
 def save(checkpoint: Checkpoint, directory: Path) -> Path:
-    """Writes ``step_N.pt``: a crash leaves the old file or the new one, never half of one."""
-    directory.mkdir(parents=True, exist_ok=True)
+    """Writes ``step_N.pt``: a crash leaves the old file or the new one, never half of one.
+
+    Raises:
+        EnvironmentProblemError: It cannot be written; the older ones stay.
+    """
     path = directory / _NAME.format(checkpoint.steps)
     plain = {name: getattr(checkpoint, name) for name in ("steps", "rng", "env", "trainer", "identity")}
     content = {
@@ -77,15 +84,22 @@ def save(checkpoint: Checkpoint, directory: Path) -> Path:
         "policy": checkpoint.policy,
         "optimizer": checkpoint.optimizer,
     }
+    # In memory first: torch answers a full disk with an error of its own, and not with the system's.
+    buffer = io.BytesIO()
+    torch.save(content, buffer)
     temporary = directory / f".{path.name}.{os.getpid()}.tmp"
     try:
-        with temporary.open("wb") as stream:
-            torch.save(content, stream)
-            stream.flush()
-            os.fsync(stream.fileno())
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
+        directory.mkdir(parents=True, exist_ok=True)
+        try:
+            with temporary.open("wb") as stream:
+                stream.write(buffer.getbuffer())
+                stream.flush()
+                os.fsync(stream.fileno())
+            os.replace(temporary, path)
+        finally:
+            temporary.unlink(missing_ok=True)
+    except OSError as error:
+        raise EnvironmentProblemError(f"cannot write {path}: {error.strerror}: make room, then --resume") from error
     for old in checkpoints(directory)[:-KEEP]:
         old.unlink(missing_ok=True)
     return path
@@ -99,13 +113,20 @@ def load(path: Path) -> Checkpoint:
     """
     try:
         content = torch.load(path, map_location="cpu", weights_only=True)
-        plain = json.loads(content["plain"])
         version = content["version"]
-    except (OSError, RuntimeError, ValueError, KeyError, EOFError, TypeError, pickle.UnpicklingError) as error:
-        raise RecordError(f"{path} is not a readable checkpoint: remove it to continue from the one before") from error
-    if version != VERSION:
-        raise RecordError(f"{path} is a checkpoint of version {version}; this version reads {VERSION}: train anew")
-    return Checkpoint(policy=content["policy"], optimizer=content["optimizer"], **plain)
+        if version != VERSION:
+            raise RecordError(f"{path} is a checkpoint of version {version}; this version reads {VERSION}: train anew")
+        found = Checkpoint(policy=content["policy"], optimizer=content["optimizer"], **json.loads(content["plain"]))
+        if type(found.steps) is not int or not all(isinstance(getattr(found, name), dict) for name in _PARTS):
+            raise TypeError("a part is of another kind")
+    except (OSError, pickle.UnpicklingError, *DAMAGE) as error:
+        raise damaged(path) from error
+    return found
+
+
+def damaged(path: Path) -> RecordError:
+    """What to say of a checkpoint that cannot be continued from."""
+    return RecordError(f"{path} is not a readable checkpoint: remove it to continue from the one before")
 
 
 def checkpoints(directory: Path) -> list[Path]:

@@ -77,7 +77,8 @@ def prepare(run_dir: Path, resume: bool) -> None:
     """
     if not resume and any((run_dir / CHECKPOINTS).glob("step_*.pt")):
         raise UsageError(f"{run_dir} already holds a run: add --resume to continue it, or choose another --run-dir")
-    run_dir.mkdir(parents=True, exist_ok=True)
+    if not resume:
+        run_dir.mkdir(parents=True, exist_ok=True)
 
 
 def write_settings(run_dir: Path, settings: TrainSettings, described: dict[str, Any]) -> None:
@@ -96,5 +97,8 @@ def write_curve(run_dir: Path, curve: Sequence[dict[str, Any]]) -> None:
 def write_text(path: Path, text: str) -> None:
     """Replaces a file in one step."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    temporary.write_text(text, encoding="utf-8")
-    os.replace(temporary, path)
+    try:
+        temporary.write_text(text, encoding="utf-8")
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)

@@ -22,7 +22,7 @@ from cudal2.records.fingerprint import Fingerprint
 from cudal2.records.measurement import Measurement
 from cudal2.rl import run_dir as layout
 from cudal2.rl.best import Found, found, write_tables
-from cudal2.rl.checkpoint import Checkpoint, latest, load, rng_state, save, set_rng_state
+from cudal2.rl.checkpoint import DAMAGE, Checkpoint, damaged, latest, load, rng_state, save, set_rng_state
 from cudal2.rl.policy import AutoregressivePolicy, bind_masks
 from cudal2.rl.train_callback import Row, RunCallback
 from cudal2.rl.vec_env import HgemmVecEnv
@@ -150,7 +150,10 @@ class _Run:
         self.model = make_model(settings, self.env)
         layout.write_settings(run_dir, settings, self.identity)
         if started_from is not None:
-            self._restore(started_from)
+            try:
+                self._restore(started_from)
+            except DAMAGE as error:
+                raise damaged(latest(run_dir)) from error
         self._saved_steps = self.model.num_timesteps
         self._boundary = self._snapshot()
 
