@@ -7,9 +7,9 @@ from collections.abc import Callable
 import pytest
 import torch
 
+from cudal2.bench.check_data import Operands, revealing, zero_one
 from cudal2.bench.correctness import Checks, check_sample, compare, compare_exact, error_bound
 from cudal2.bench.inputs import BufferSets, as_math
-from cudal2.bench.operands import Operands, revealing, zero_one
 from cudal2.problem import Acc, Layout, Problem
 
 DEPTHS = (64, 72, 128, 256, 512, 1024, 2048, 4096, 8192, 12288, 16384)

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 import torch
 
+from cudal2.bench.check_data import Operands, revealing, zero_one
 from cudal2.bench.inputs import BufferSets, as_math, as_stored
-from cudal2.bench.operands import Operands, revealing, zero_one
 from cudal2.bench.timing import Contestant
 from cudal2.problem import Acc, Problem
 
