@@ -7,14 +7,13 @@ from __future__ import annotations
 
 import argparse
 import logging
-import os
 import sys
 from collections.abc import Callable, Sequence
 
 from cudal2 import __version__
 from cudal2.cli import build, doctor, eval, record, render, report, search, space, table, train
 from cudal2.cli.arguments import Parser
-from cudal2.cli.output import complain, note
+from cudal2.cli.output import complain, give_up, note
 from cudal2.errors import Cudal2Error
 
 COMMANDS = (space, render, build, record, search, train, table, eval, report, doctor)
@@ -51,11 +50,12 @@ def guarded(action: Callable[[], int | None]) -> int:
         note("interrupted: everything measured so far is on disk")
         return INTERRUPTED
     except BrokenPipeError:
-        # The reader went away (`| head`): not an error, and the interpreter must not complain on exit either.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        # The reader went away (`| head`): not an error.
+        give_up(sys.stdout)
         return 0
     except OSError as error:
         complain(f"{error.filename or 'input/output'}: {error.strerror or error}")
+        give_up(sys.stdout)
         return Cudal2Error.exit_code
     except ModuleNotFoundError as error:
         return _missing(error)

@@ -4,16 +4,31 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import sys
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, TextIO
 
 
 def note(text: str) -> None:
     """One line for the reader, on stderr; a stderr that is closed or full changes no exit code."""
     if sys.stderr is not None:
-        with contextlib.suppress(OSError):
+        try:
             print(text, file=sys.stderr, flush=True)
+        except OSError:
+            give_up(sys.stderr)
+
+
+def give_up(stream: TextIO | None) -> None:
+    """Sends what a stream still holds nowhere if it cannot be written: the exit would try again and change its code."""
+    if stream is None:
+        return
+    try:
+        stream.flush()
+    except OSError:
+        # No file below it, no second try.
+        with contextlib.suppress(OSError):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def complain(text: str) -> None:
