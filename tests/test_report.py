@@ -146,6 +146,8 @@ def test_readme_tables_come_from_the_records(tmp_path):
     assert "PDL off: against cuBLASLt-AutoTuning, by the 95 % interval of the ratio: 1 won, 0 tied, 1 lost." in text
     assert "Lost, worst first: 4096_4096_4096 0.800." in text
     assert "\nold\n" not in text
+    bar = "| kernels: geomean >= 1.00 over cuBLASLt-AutoTuning, interleaved | 1.265 (offline/fp32/off) |"
+    assert bar + " `python scripts/judge.py` | 2000-01-01, NVIDIA Test |" in text
     assert not readme.update_readme(path, shards, {}, ()), "a second run must change nothing"
 
 

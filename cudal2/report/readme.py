@@ -12,7 +12,7 @@ from cudal2.records.benchmark import Benchmark
 from cudal2.records.finals import REFERENCE
 from cudal2.records.fingerprint import Fingerprint
 from cudal2.records.shards import Shards
-from cudal2.report.speed import search_markdown, speed_markdown
+from cudal2.report.speed import Row, search_markdown, speed_markdown
 from cudal2.report.summary import Detail, Judged, details, summarise
 from cudal2.table import KernelTable
 
@@ -70,7 +70,11 @@ def update_readme(
     _, end, tail = rest.partition(END)
     if not begin or not end:
         raise UsageError(f"{path} has no '{BEGIN}' ... '{END}' to write the results between")
-    parts = (results_markdown(shards, tables), speed_markdown(benchmarks), search_markdown(benchmarks))
+    parts = (
+        results_markdown(shards, tables),
+        speed_markdown(benchmarks, _kernels_speed(shards)),
+        search_markdown(benchmarks),
+    )
     section = "\n\n".join(part for part in parts if part)
     new = f"{head}{BEGIN}\n{section}\n{END}{tail}"
     if new != text:
@@ -78,16 +82,30 @@ def update_readme(
     return new != text
 
 
-def _provenance(shards: Shards) -> str:
+def _kernels_speed(shards: Shards) -> list[Row]:
+    """The promise that the finals keep or break."""
+    boards = {key: board[REFERENCE] for key, board in summarise(shards.measurements).items() if REFERENCE in board}
+    if not boards:
+        return []
+    promise = f"kernels: geomean >= 1.00 over {TITLES[REFERENCE]}, interleaved"
+    reached = ", ".join(f"{_ratio(entry['geomean'])} ({key})" for key, entry in boards.items())
+    gpus = ", ".join(dict.fromkeys(fingerprint.gpu for fingerprint in shards.fingerprints))
+    return [(promise, reached, "`python scripts/judge.py`", f"{_span(shards)}, {gpus}")]
+
+
+def _span(shards: Shards) -> str:
     dates = sorted(row.utc for row in shards.measurements if row.utc)
-    span = " to ".join(dict.fromkeys(_date(date) for date in (dates[0], dates[-1]))) if dates else "undated"
+    return " to ".join(dict.fromkeys(_date(date) for date in (dates[0], dates[-1]))) if dates else "undated"
+
+
+def _provenance(shards: Shards) -> str:
     devices = "; ".join(dict.fromkeys(_device(fingerprint) for fingerprint in shards.fingerprints))
     rounds = sorted({len(row.times_us) for row in shards.measurements if row.ok})
     count = "-".join(str(number) for number in dict.fromkeys((rounds[0], rounds[-1]))) if rounds else "0"
     protocol = ", ".join(sorted({str(fingerprint.protocol) for fingerprint in shards.fingerprints}))
     return (
-        f"Measured {span} on {devices}. Protocol v{protocol}: {count} shuffled rounds, all contestants interleaved,"
-        " CUDA graphs over rotating buffers that outsize the L2, N(0,1) data, clocks free.\n"
+        f"Measured {_span(shards)} on {devices}. Protocol v{protocol}: {count} shuffled rounds, all contestants"
+        " interleaved, CUDA graphs over rotating buffers that outsize the L2, N(0,1) data, clocks free.\n"
         "A speed-up is the median over rounds of baseline time / our time; ours is the fastest finalist, each library"
         " the better of its NN and TN runs. Everything down to the next marker is written by\n"
         "`python -m cudal2 report --readme README.md` from the measurements in `cudal2/data`, no figure by hand."

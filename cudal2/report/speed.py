@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,6 +11,8 @@ from cudal2.paths import data_dir
 from cudal2.records.benchmark import Benchmark
 
 Figures = Mapping[str, Any]
+#: Promise, what was reached, command, date and machine.
+Row = tuple[str, str, str, str]
 
 
 @dataclass(frozen=True)
@@ -62,13 +64,14 @@ def shipped_benchmarks() -> Path:
     return data_dir() / "benchmarks"
 
 
-def speed_markdown(benchmarks: Mapping[str, Benchmark]) -> str:
-    """One row per promise whose benchmark was run; empty if none was."""
+def speed_markdown(benchmarks: Mapping[str, Benchmark], others: Sequence[Row] = ()) -> str:
+    """One row per promise whose benchmark was run, then promises that are kept elsewhere; empty if there are none."""
     rows = [
         (bar.promise, bar.reached(run.figures), f"`{run.command}`", f"{run.utc[:10]}, {run.machine}")
         for bar in BARS
         if (run := benchmarks.get(bar.benchmark)) is not None
     ]
+    rows += others
     return f"### Speed\n\n{_table(('promised', 'reached', 'command', 'measured'), rows, '---')}" if rows else ""
 
 
@@ -93,6 +96,6 @@ def search_markdown(benchmarks: Mapping[str, Benchmark]) -> str:
     return f"### Search at equal budget, held-out shapes\n\n{text}\n\n{_table(head, rows, '---:')}"
 
 
-def _table(head: Sequence[str], rows: Sequence[Sequence[str]], align: str) -> str:
+def _table(head: Sequence[str], rows: Iterable[Sequence[str]], align: str) -> str:
     lines = [head, ("---", *[align] * (len(head) - 1)), *rows]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
