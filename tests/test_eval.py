@@ -86,6 +86,12 @@ def test_the_fastest_right_ones_meet_every_baseline(finals):
     assert on.against("cublaslt_auto").ratio == pytest.approx(2.0)
 
 
+def test_every_check_and_the_final_are_steps(finals):
+    steps = []
+    run([5.0, 2.0], on_step=steps.append)
+    assert len(steps) == 2 * 2 + 1 and steps[-1] == "final"
+
+
 def test_a_wrong_kernel_ends_it_before_any_final(finals):
     with pytest.raises(WrongResultError, match=r"256_512_128: .* is wrong: because") as caught:
         run([2.0, Status.CORRECTNESS])

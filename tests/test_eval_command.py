@@ -52,7 +52,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> dict[str, object]:
     def built(configs: list[KernelConfig], problem: Problem, runner: object):
         return [(config, None) for config in configs]
 
-    def evaluate(worker: object, problem: Problem, candidates: Sequence, settings: BenchSettings, pdl, limits):
+    def evaluate(worker: object, problem: Problem, candidates: Sequence, settings: BenchSettings, pdl, limits, on_step):
         seen.update(problem=problem, configs=[config for config, _ in candidates], pdl=pdl, limits=limits)
         rows = final_rows(problem.mnk, 2.0, BASELINES, pdl=False) + final_rows(problem.mnk, 1.5, BASELINES, pdl=True)
         return Evaluation(problem, tuple(rows), (), settings, limits)

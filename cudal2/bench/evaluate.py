@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -103,6 +103,7 @@ def evaluate(
     settings: BenchSettings,
     pdl: Sequence[bool] = (False, True),
     limits: RoundLimits | None = None,
+    on_step: Callable[[str], None] = lambda step: None,
 ) -> Evaluation:
     """Checks the candidates, then judges the best of them beside every baseline.
 
@@ -113,6 +114,7 @@ def evaluate(
         settings: How it is measured.
         pdl: PDL columns wanted.
         limits: Rounds and seconds; the settings' rounds by default.
+        on_step: Called with a few words after every check, one per candidate and column, and after the final.
 
     Raises:
         WrongResultError: A candidate computed something wrong.
@@ -120,17 +122,18 @@ def evaluate(
         WorkerError: The final could not be run to its end.
     """
     request = FinalRequest(problem, (), settings, tuple(pdl), limits)
-    checked = [
-        row
-        for column in request.pdl
-        for row in worker.measure(problem, candidates, settings, pdl=column, reference=False)
-    ]
+    checked: list[Measurement] = []
+    for column in request.pdl:
+        for row in worker.measure(problem, candidates, settings, pdl=column, reference=False):
+            checked.append(row)
+            on_step(f"checked {len(checked)}; the final comes next")
     refuse_wrong(checked)
     finalists = _finalists(checked, candidates)
     if not finalists:
         raise NothingValidError(f"{problem.mnk}: no candidate ran ({_causes(checked)})")
     request = FinalRequest(problem, tuple(finalists), settings, tuple(pdl), limits)
     rows = tuple(run_final(worker, request))
+    on_step("final")
     refuse_wrong(rows)
     set_aside = tuple(row for row in checked if not row.ok)
     return Evaluation(problem, rows, set_aside, settings, request.rounds)

@@ -100,6 +100,7 @@ def run(arguments: argparse.Namespace) -> int:
     require_gpu(arguments.gpu_device_id)
     from cudal2.bench.evaluate import evaluate, write
     from cudal2.bench.rounds import RoundLimits
+    from cudal2.progress import Progress
     from cudal2.runners.local import LocalRunner
     from cudal2.space.space import SearchSpace
 
@@ -111,7 +112,11 @@ def run(arguments: argparse.Namespace) -> int:
             note(f"--device_type {arguments.device_type}, but GPU {device} is {environment.gpu}: reported as that")
         configs = given or _from_table(arguments, problem, environment)
         candidates = _built(configs, problem, runner)
-        evaluation = evaluate(runner.worker, problem, candidates, settings, PDL_COLUMNS[arguments.pdl], limits)
+        columns = PDL_COLUMNS[arguments.pdl]
+        with Progress("eval", len(candidates) * len(columns) + 1) as progress:
+            evaluation = evaluate(
+                runner.worker, problem, candidates, settings, columns, limits, lambda step: progress.advance(note=step)
+            )
     paths = write(evaluation, arguments.base_dir, environment.to_dict())
     _print(evaluation, environment.to_dict(), arguments.json)
     for path in paths:
