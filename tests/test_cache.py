@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import hashlib
+import json
 import multiprocessing
 import os
 import re
@@ -106,6 +107,10 @@ def damage_truncated_cubin(entry: Path) -> None:
     (entry / "kernel.cubin").write_bytes(b"\x7fELF")
 
 
+def damage_deep_json(entry: Path) -> None:
+    (entry / "build.json").write_text("[" * 100_000)
+
+
 def damage_other_source(entry: Path) -> None:
     path = entry / "build.json"
     path.write_text(path.read_text().replace(source().digest, "0" * 64))
@@ -121,6 +126,7 @@ def damage_other_source(entry: Path) -> None:
         damage_lost_json,
         damage_lost_cubin,
         damage_truncated_cubin,
+        damage_deep_json,
         damage_other_source,
     ],
 )
@@ -132,6 +138,17 @@ def test_damaged_entry_is_moved_aside_and_rebuilt(cache, damage, caplog):
     assert ".corrupt-" in entry_of(cache).name, "nothing is deleted"
     rebuilt = cache.publish(source(), TOOLCHAIN, compilation(b"\x7fELF again"))
     assert rebuilt.cubin_path.read_bytes() == b"\x7fELF again"
+
+
+@pytest.mark.parametrize("name", ["registers", "spill_bytes", "smem_bytes", "threads", "compile_s", "reason", "digest"])
+@pytest.mark.parametrize("value", [None, "many", [], {}, -1, 1.5])
+def test_entry_with_a_value_of_another_kind_is_damaged(cache, name, value):
+    if (name, value) in (("reason", "many"), ("compile_s", -1), ("compile_s", 1.5)):
+        return
+    cache.publish(source(), TOOLCHAIN, compilation())
+    path = entry_of(cache) / "build.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), name: value}))
+    assert cache.lookup(source(), TOOLCHAIN) is None
 
 
 def test_damaged_entry_that_cannot_be_moved_names_the_command(cache, monkeypatch):
@@ -257,9 +274,12 @@ def test_no_toolchain_and_an_empty_cache_is_an_error(cache, no_headers):
         resolve_toolchain(cache)
 
 
-def test_unreadable_toolchain_record_is_left_out(cache, caplog):
+@pytest.mark.parametrize(
+    "text", ["", "{", "[]", "{}", "null", "[" * 100_000, "\0", '{"signature": "aaaa"}'], ids=lambda text: text[:9]
+)
+def test_unreadable_toolchain_record_is_left_out(cache, caplog, text):
     cache.publish(source(), TOOLCHAIN, compilation())
-    (cache.root / "sm_90a-aaaa" / "toolchain.json").write_text("{")
+    (cache.root / "sm_90a-aaaa" / "toolchain.json").write_text(text)
     assert cache.recorded_toolchains("sm_90a") == []
     assert "is left out" in caplog.text
     assert cache.lookup(source(), NO_COMPILER) is None

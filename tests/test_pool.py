@@ -149,6 +149,32 @@ def test_compiler_that_dies_once_is_tried_again(cache, monkeypatch):
     assert all(isinstance(result, BuiltKernel) for result in results.values())
 
 
+class Fatal:
+    """What a compiler without room for its precompiled header does: SIGBUS, with no word."""
+
+    def __init__(self, connection):
+        self._connection = connection
+
+    def recv(self):
+        source, use_pch = self._connection.recv()
+        if use_pch:
+            os.kill(os.getpid(), signal.SIGBUS)
+        return source, use_pch
+
+    def send(self, answer):
+        self._connection.send(answer)
+
+
+def die_under_a_precompiled_header(connection, *rest):
+    serve(Fatal(connection), *rest)
+
+
+def test_compiler_that_dies_under_its_precompiled_header_is_tried_without(cache, monkeypatch):
+    monkeypatch.setattr(pool, "serve", die_under_a_precompiled_header)
+    results = build_all(requests(32, 64, 128, 160, 192), cache, TOOLCHAIN, jobs=1)
+    assert all(isinstance(result, BuiltKernel) for result in results.values())
+
+
 def orphan(cache_root: Path, pch_dir: Path) -> None:
     """A compiler whose parent went away while it was busy with something endless."""
     ours, theirs = multiprocessing.Pipe()

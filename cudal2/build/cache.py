@@ -62,7 +62,7 @@ class BuildCache:
                 continue
             try:
                 return _read_entry(entry, source)
-            except (OSError, ValueError, KeyError, TypeError) as error:
+            except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
                 self._move_aside(entry, error)
         return None
 
@@ -95,8 +95,8 @@ class BuildCache:
         records = []
         for path in self.root.glob(f"{target}-*/toolchain.json"):
             try:
-                records.append((path.stat().st_mtime, path.parent.name, json.loads(path.read_text(encoding="utf-8"))))
-            except (OSError, ValueError) as error:
+                records.append((path.stat().st_mtime, path.parent.name, _read_toolchain(path)))
+            except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
                 log.warning("build cache: %s is unreadable (%s) and is left out", path, error)
         return [record for _, _, record in sorted(records, key=lambda item: item[:2], reverse=True)]
 
@@ -193,13 +193,25 @@ def _write_entry(folder: Path, source: KernelSource, compilation: Compilation) -
     _sync(folder)
 
 
+def _read_toolchain(path: Path) -> dict[str, Any]:
+    record: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    if path.parent.name != f"{record['target']}-{record['signature']}" or not isinstance(record["versions"], dict):
+        raise ValueError("it is not what was written")
+    return {**record, "nvrtc_version": str(record["nvrtc_version"])}
+
+
 def _read_entry(entry: Path, source: KernelSource) -> BuildResult:
     values = json.loads((entry / "build.json").read_text(encoding="utf-8"))
     if values["digest"] != source.digest:
         raise ValueError("it belongs to another source")
+    if not isinstance(values["reason"], str) or not isinstance(values["compile_s"], (int, float)):
+        raise ValueError("its result is not what was written")
     log_path = entry / "log.txt"
     if values["reason"]:
         return CompileFailure(values["name"], values["digest"], values["reason"], log_path, values["compile_s"])
+    counts = [values[name] for name in ("registers", "spill_bytes", "smem_bytes", "threads")]
+    if not all(type(count) is int and count >= 0 for count in counts):
+        raise ValueError("its resource use is not what was written")
     cubin_path = entry / "kernel.cubin"
     if hashlib.sha256(cubin_path.read_bytes()).hexdigest() != values["cubin_sha256"]:
         raise ValueError("its cubin is not the one that was written")

@@ -129,7 +129,9 @@ class BuildPool:
             for slot in self._slots:
                 if missing and slot.source is None:
                     slot.has_pch = slot.has_pch or len(missing) >= _PCH_PAYS_FROM * wanted
-                    self._send(slot, missing.popleft())
+                    source = missing.popleft()
+                    # A full temporary folder kills the compiler under its precompiled header, and only there.
+                    self._send(slot, source, use_pch=slot.has_pch and not deaths[source.name])
             for slot, source in self._ready():
                 outcome = self._receive(slot, source)
                 if outcome is not None:
@@ -170,10 +172,10 @@ class BuildPool:
         self._slots.remove(slot)
         _end(slot)
 
-    def _send(self, slot: _Slot, source: KernelSource) -> None:
+    def _send(self, slot: _Slot, source: KernelSource, use_pch: bool) -> None:
         slot.source, slot.started = source, time.monotonic()
         try:
-            slot.connection.send((source, slot.has_pch))
+            slot.connection.send((source, use_pch))
         except (BrokenPipeError, OSError):
             return  # dead already: the wait that follows sees the closed pipe
 
