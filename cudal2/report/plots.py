@@ -94,8 +94,10 @@ def speedup_figure(shapes: Sequence[Judged], title: str) -> Figure:
         figure = _figure(title, 9.0, 3.6)
         scatter, ecdf = figure.subplots(1, 2, width_ratios=(3, 2))
         _scatter(scatter, shapes)
-        scatter.set_title("by shape; bars: 95 % interval over rounds")
+        _legend_above(scatter, shapes)
+        scatter.set_title("by shape; bars: 95 % interval over rounds", pad=18.0)
         _ecdf(ecdf, shapes)
+        ecdf.set_title("share of shapes at least this fast", pad=18.0)
     return figure
 
 
@@ -178,12 +180,12 @@ def roofline_figure(shapes: Sequence[Judged], title: str) -> Figure:
 
 
 def heatmap_figure(shapes: Sequence[Judged], title: str) -> Figure:
-    """Speed-up over M x N, one panel per K."""
+    """Speed-up over M x N, one panel per K; the numbers are percent."""
     ms, ns, ks = (sorted({getattr(shape.problem, name) for shape in shapes}) for name in "mnk")
     columns = min(_PANELS_PER_ROW, max(1, len(ks)))
     rows = math.ceil(len(ks) / columns) or 1
     with mpl.rc_context(_STYLE):
-        figure = _figure(title, 1.0 + 2.1 * columns, 0.8 + 2.1 * rows)
+        figure = _figure(f"{title}; cells: percent faster", 1.0 + 2.1 * columns, 0.8 + 2.1 * rows)
         panels = figure.subplots(rows, columns, sharex=True, sharey=True, squeeze=False).flatten()
         image = None
         for panel, k in zip(panels, ks, strict=False):
@@ -272,8 +274,6 @@ def _verdicts(axes: Axes, shapes: Sequence[Judged], x: Sequence[float]) -> None:
         )  # fmt: skip
     axes.set_xscale("log")
     axes.set_ylabel("speed-up (1 = equal)")
-    if shapes:
-        axes.legend(frameon=False, fontsize=8)
 
 
 def _legend_above(axes: Axes, shapes: Sequence[Judged]) -> None:
@@ -292,7 +292,6 @@ def _ecdf(axes: Axes, shapes: Sequence[Judged]) -> None:
             f"{won:.0%} above 1", (1.0, won), xytext=(6, 2), textcoords="offset points", fontsize=8, color=_INK
         )
     axes.set_xlabel("speed-up")
-    axes.set_title("share of shapes at least this fast")
 
 
 def _descend(axes: Axes, ratios: Sequence[float], **look: Any) -> None:
