@@ -20,25 +20,14 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullForm
 from cudal2.floor import BURST, CLASSES, SUSTAINED, Ceilings
 from cudal2.records.finals import REFERENCE
 from cudal2.report.board import Board, Picture, Standing, baseline_title
+from cudal2.report.style import INK, LOSS, MUTED, OURS, STYLE, TIE
 from cudal2.report.summary import Judged
 
-_OURS, _LOSS, _TIE, _MUTED = "#1b6ca8", "#c0392b", "#8a8f98", "#c9ccd1"
-_INK = "#30343b"
-_STYLE: Any = {
-    "font.size": 9,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.edgecolor": "#5b6068",
-    "axes.titlesize": 10,
-    "axes.titlelocation": "left",
-    # The same input must give the same file: ids are hashed with this instead of a random number.
-    "svg.hashsalt": "cudal2",
-}
-_COLOURS = {"win": _OURS, "tie": _TIE, "loss": _LOSS}
+_COLOURS = {"win": OURS, "tie": TIE, "loss": LOSS}
 #: A verdict is told by its marker as well, for those who cannot tell the colours apart.
 _MARKERS = {"win": "o", "tie": "s", "loss": "v"}
 _DASHES: Sequence[Any] = ((0, (6, 2)), (0, (2, 2)), (0, (6, 2, 1, 2)), (0, (1, 1)), (0, (9, 3)), (0, (3, 1, 1, 1)))
-_DIVERGING = LinearSegmentedColormap.from_list("loss_to_win", [_LOSS, "#f4f4f2", _OURS])
+_DIVERGING = LinearSegmentedColormap.from_list("loss_to_win", [LOSS, "#f4f4f2", OURS])
 #: The heat map is saturated from this ratio on, either way, so that a few percent still show.
 _SATURATED = 1.3
 _PANELS_PER_ROW = 5
@@ -90,7 +79,7 @@ _CAPTIONS = {
 
 def speedup_figure(shapes: Sequence[Judged], title: str) -> Figure:
     """Two panels: speed-up of each shape against its floor with 95 % intervals, and the share of shapes above it."""
-    with mpl.rc_context(_STYLE):
+    with mpl.rc_context(STYLE):
         figure = _figure(title, 9.0, 3.6)
         scatter, ecdf = figure.subplots(1, 2, width_ratios=(3, 2))
         _scatter(scatter, shapes)
@@ -110,14 +99,14 @@ def save_speedups(shapes: Sequence[Judged], title: str, path: Path) -> Path:
 
 def ecdf_figure(standings: Sequence[Standing], title: str) -> Figure:
     """Share of shapes at least this fast, one curve per baseline, the reference in front."""
-    with mpl.rc_context(_STYLE):
+    with mpl.rc_context(STYLE):
         figure = _figure(title, 7.0, 4.2)
         axes = figure.subplots()
-        axes.axvline(1.0, color=_INK, linewidth=0.9)
+        axes.axvline(1.0, color=INK, linewidth=0.9)
         others = iter(_DASHES)
         for standing in standings:
             reference = standing.baseline == REFERENCE
-            look: dict[str, Any] = {"color": _OURS, "linewidth": 2.0, "zorder": 3}
+            look: dict[str, Any] = {"color": OURS, "linewidth": 2.0, "zorder": 3}
             if not reference:
                 look = {"color": "#5b6068", "linewidth": 1.0, "linestyle": next(others)}
             found = standing.overall
@@ -132,7 +121,7 @@ def ecdf_figure(standings: Sequence[Standing], title: str) -> Figure:
 
 def floor_figure(shapes: Sequence[Judged], title: str) -> Figure:
     """Speed-up of each shape against its lower bound."""
-    with mpl.rc_context(_STYLE):
+    with mpl.rc_context(STYLE):
         figure = _figure(title, 7.0, 4.2)
         axes = figure.subplots()
         _scatter(axes, shapes)
@@ -142,7 +131,7 @@ def floor_figure(shapes: Sequence[Judged], title: str) -> Figure:
 
 def flops_figure(shapes: Sequence[Judged], title: str) -> Figure:
     """Speed-up of each shape against its floating-point operations."""
-    with mpl.rc_context(_STYLE):
+    with mpl.rc_context(STYLE):
         figure = _figure(title, 7.0, 4.2)
         axes = figure.subplots()
         _verdicts(axes, shapes, [shape.problem.flops for shape in shapes])
@@ -154,7 +143,7 @@ def flops_figure(shapes: Sequence[Judged], title: str) -> Figure:
 
 def roofline_figure(shapes: Sequence[Judged], title: str) -> Figure:
     """Achieved TFLOP/s of ours and of the reference against arithmetic intensity, under two sets of ceilings."""
-    with mpl.rc_context(_STYLE):
+    with mpl.rc_context(STYLE):
         figure = _figure(title, 7.0, 4.2)
         axes = figure.subplots()
         intensity = np.array([shape.problem.flops / shape.problem.bytes_min for shape in shapes])
@@ -165,11 +154,11 @@ def roofline_figure(shapes: Sequence[Judged], title: str) -> Figure:
         ends = (intensity.min() / 1.5, intensity.max() * 1.5) if shapes else (10.0, 5_000.0)
         _roof(axes, SUSTAINED, ends, "sustained", "-")
         _roof(axes, BURST, ends, "burst", (0, (5, 3)))
-        axes.vlines(intensity, ours, other, color=_MUTED, linewidth=1.0, zorder=1)
+        axes.vlines(intensity, ours, other, color=MUTED, linewidth=1.0, zorder=1)
         size = 20 if len(shapes) < _MANY else 6
-        hollow: dict[str, Any] = {"facecolors": "white", "edgecolors": _INK, "linewidths": 0.9}
+        hollow: dict[str, Any] = {"facecolors": "white", "edgecolors": INK, "linewidths": 0.9}
         axes.scatter(intensity, other, s=size + 2, zorder=2, label=baseline_title(REFERENCE), **hollow)
-        axes.scatter(intensity, ours, s=size, color=_OURS, zorder=3, label="ours")
+        axes.scatter(intensity, ours, s=size, color=OURS, zorder=3, label="ours")
         axes.set(xscale="log", yscale="log", xlim=ends)
         axes.xaxis.set_major_formatter(FuncFormatter(_plain))
         axes.yaxis.set_major_formatter(FuncFormatter(_plain))
@@ -184,7 +173,7 @@ def heatmap_figure(shapes: Sequence[Judged], title: str) -> Figure:
     ms, ns, ks = (sorted({getattr(shape.problem, name) for shape in shapes}) for name in "mnk")
     columns = min(_PANELS_PER_ROW, max(1, len(ks)))
     rows = math.ceil(len(ks) / columns) or 1
-    with mpl.rc_context(_STYLE):
+    with mpl.rc_context(STYLE):
         figure = _figure(f"{title}; cells: percent faster", 1.0 + 2.1 * columns, 0.8 + 2.1 * rows)
         panels = figure.subplots(rows, columns, sharex=True, sharey=True, squeeze=False).flatten()
         image = None
@@ -214,16 +203,16 @@ def _heat(axes: Axes, shapes: Sequence[Judged], ms: Sequence[int], ns: Sequence[
     limit = math.log(_SATURATED)
     image = axes.imshow(np.log(ratios), cmap=_DIVERGING, norm=Normalize(-limit, limit), aspect="equal")
     missing = np.argwhere(np.isnan(ratios))
-    axes.scatter(missing[:, 1], missing[:, 0], s=1.5, color=_MUTED, linewidths=0)
+    axes.scatter(missing[:, 1], missing[:, 0], s=1.5, color=MUTED, linewidths=0)
     for row, column in np.argwhere(~np.isnan(ratios)):
         ratio = ratios[row, column]
         pale = abs(math.log(ratio)) < 0.6 * limit
-        axes.text(column, row, _percent(ratio), ha="center", va="center", fontsize=6, color=_INK if pale else "white")
+        axes.text(column, row, _percent(ratio), ha="center", va="center", fontsize=6, color=INK if pale else "white")
     axes.set_xticks(range(len(ns)), [_size(n) for n in ns], rotation=90, fontsize=6.5)
     axes.set_yticks(range(len(ms)), [_size(m) for m in ms], fontsize=6.5)
     axes.tick_params(length=0)
     axes.spines[:].set_visible(True)
-    axes.spines[:].set_color(_MUTED)
+    axes.spines[:].set_color(MUTED)
     return image
 
 
@@ -232,7 +221,7 @@ def _roof(axes: Axes, ceilings: Ceilings, ends: tuple[float, float], name: str, 
     points = np.array(sorted({ends[0], min(max(ridge, ends[0]), ends[1]), ends[1]}))
     rates = np.minimum(points * ceilings.hbm_bytes, ceilings.tensor_flops) / 1e12
     label = f"{name}: {ceilings.tensor_flops / 1e12:.0f} TFLOP/s, {ceilings.hbm_bytes / 1e12:.1f} TB/s"
-    axes.plot(points, rates, color=_INK, linewidth=1.0, linestyle=style, zorder=0, label=label)
+    axes.plot(points, rates, color=INK, linewidth=1.0, linestyle=style, zorder=0, label=label)
 
 
 def _figure(title: str, width: float, height: float) -> Figure:
@@ -244,14 +233,14 @@ def _figure(title: str, width: float, height: float) -> Figure:
 
 def _svg(figure: Figure) -> bytes:
     buffer = io.BytesIO()
-    with mpl.rc_context(_STYLE):
+    with mpl.rc_context(STYLE):
         figure.savefig(buffer, format="svg", metadata={"Date": None, "Creator": None, "Format": None, "Type": None})
     return buffer.getvalue()
 
 
 def _scatter(axes: Axes, shapes: Sequence[Judged]) -> None:
     for edge, _ in CLASSES[:-1]:
-        axes.axvline(edge, color=_MUTED, linewidth=0.6, zorder=0)
+        axes.axvline(edge, color=MUTED, linewidth=0.6, zorder=0)
     _verdicts(axes, shapes, [shape.floor_us for shape in shapes])
     axes.xaxis.set_major_formatter(FuncFormatter(_microseconds))
     axes.set_xlabel("floor of the shape")
@@ -259,7 +248,7 @@ def _scatter(axes: Axes, shapes: Sequence[Judged]) -> None:
 
 def _verdicts(axes: Axes, shapes: Sequence[Judged], x: Sequence[float]) -> None:
     """Every ratio with its interval over a logarithmic axis, marked by verdict."""
-    axes.axhline(1.0, color=_INK, linewidth=0.9, zorder=1)
+    axes.axhline(1.0, color=INK, linewidth=0.9, zorder=1)
     size = 4 if len(shapes) < _MANY else 2.5
     for verdict, colour in _COLOURS.items():
         chosen = [index for index, shape in enumerate(shapes) if shape.comparison.verdict == verdict]
@@ -284,12 +273,12 @@ def _legend_above(axes: Axes, shapes: Sequence[Judged]) -> None:
 
 def _ecdf(axes: Axes, shapes: Sequence[Judged]) -> None:
     ratios = [shape.ratio for shape in shapes]
-    axes.axvline(1.0, color=_INK, linewidth=0.9)
+    axes.axvline(1.0, color=INK, linewidth=0.9)
     if ratios:
-        _descend(axes, ratios, color=_OURS)
+        _descend(axes, ratios, color=OURS)
         won = float(np.mean(np.array(ratios) > 1.0))
         axes.annotate(
-            f"{won:.0%} above 1", (1.0, won), xytext=(6, 2), textcoords="offset points", fontsize=8, color=_INK
+            f"{won:.0%} above 1", (1.0, won), xytext=(6, 2), textcoords="offset points", fontsize=8, color=INK
         )
     axes.set_xlabel("speed-up")
 

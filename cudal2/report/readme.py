@@ -12,20 +12,12 @@ from cudal2.records.benchmark import Benchmark
 from cudal2.records.finals import REFERENCE
 from cudal2.records.fingerprint import Fingerprint
 from cudal2.records.shards import Shards
+from cudal2.report.board import baseline_title
 from cudal2.report.speed import Row, search_markdown, speed_markdown
 from cudal2.report.summary import Detail, Judged, details, summarise
 from cudal2.table import KernelTable
 
 BEGIN, END = "<!-- results:begin -->", "<!-- results:end -->"
-TITLES = {
-    "cublaslt_auto": "cuBLASLt-AutoTuning",
-    "cublaslt_heuristic": "cuBLASLt-heuristic",
-    "cublas": "cuBLAS",
-    "torch": "torch.matmul",
-    "quack": "QuACK",
-    "triton": "Triton",
-    "cuda_l2": "CUDA-L2",
-}
 #: Losses listed one by one before the rest is counted.
 _LOSSES_LISTED = 12
 
@@ -87,7 +79,7 @@ def _kernels_speed(shards: Shards) -> list[Row]:
     boards = {key: board[REFERENCE] for key, board in summarise(shards.measurements).items() if REFERENCE in board}
     if not boards:
         return []
-    promise = f"kernels: geomean >= 1.00 over {TITLES[REFERENCE]}, interleaved"
+    promise = f"kernels: geomean >= 1.00 over {baseline_title(REFERENCE)}, interleaved"
     reached = ", ".join(f"{_ratio(entry['geomean'])} ({key})" for key, entry in boards.items())
     gpus = ", ".join(dict.fromkeys(fingerprint.gpu for fingerprint in shards.fingerprints))
     return [(promise, reached, "`python scripts/judge.py`", f"{_span(shards)}, {gpus}")]
@@ -107,7 +99,8 @@ def _provenance(shards: Shards) -> str:
         f"Measured {_span(shards)} on {devices}. Protocol v{protocol}: {count} shuffled rounds, all contestants"
         " interleaved, CUDA graphs over rotating buffers that outsize the L2, N(0,1) data, clocks free.\n"
         "A speed-up is the median over rounds of baseline time / our time; ours is the fastest finalist, cuBLAS and"
-        " cuBLASLt the better of their NN and TN runs. Everything down to the next marker is written by\n"
+        " cuBLASLt the better of their NN and TN runs. The last five columns are geomeans by class of shape: the time that"
+        " launch and sustained rates of the chip allow (`cudal2/floor.py`). Everything down to the next marker is written by\n"
         "`python -m cudal2 report --readme README.md` from the measurements in `cudal2/data`, no figure by hand."
     )
 
@@ -135,7 +128,7 @@ def _table(boards: dict[str, dict[str, dict[str, Any]]]) -> str:
 
 def _row(pdl: str, name: str, entry: dict[str, Any]) -> list[str]:
     figures = [str(entry["n"]), _ratio(entry["geomean"]), f"{entry['win']:.0%}", _ratio(entry["min"])]
-    return [pdl, TITLES[name], *figures, *(_ratio(value["geomean"]) for value in entry["by_class"].values())]
+    return [pdl, baseline_title(name), *figures, *(_ratio(value["geomean"]) for value in entry["by_class"].values())]
 
 
 def _losses(detail: Detail) -> str:
@@ -145,7 +138,7 @@ def _losses(detail: Detail) -> str:
     lines = []
     if detail.shapes:
         tally = f"{counts['win']} won, {counts['tie']} tied, {counts['loss']} lost"
-        lines.append(f"against {TITLES[REFERENCE]}, by the 95 % interval of the ratio: {tally}.")
+        lines.append(f"against {baseline_title(REFERENCE)}, by the 95 % interval of the ratio: {tally}.")
     if lost:
         listed = ", ".join(_loss(shape) for shape in lost[:_LOSSES_LISTED])
         more = f", and {len(lost) - _LOSSES_LISTED} more" if len(lost) > _LOSSES_LISTED else ""

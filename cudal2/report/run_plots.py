@@ -14,7 +14,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from cudal2.errors import RecordError
-from cudal2.report.plots import _MUTED, _OURS, _STYLE, _TIE
+from cudal2.report.style import INK, MUTED, OURS, STYLE, TIE
 
 
 def read_curve(run_dir: Path) -> list[dict[str, Any]]:
@@ -51,7 +51,7 @@ def save_run(curve: Sequence[Mapping[str, Any]], speedups: Mapping[str, float], 
     """
     if not curve or not speedups:
         raise RecordError("nothing to draw: the run was stopped before anything passed")
-    with mpl.rc_context(_STYLE):
+    with mpl.rc_context(STYLE):
         figure = Figure(figsize=(9.0, 0.9 + max(2.7, 0.16 * len(speedups))), layout="constrained")
         FigureCanvasAgg(figure)
         learning, shapes = figure.subplots(1, 2)
@@ -65,11 +65,11 @@ def save_run(curve: Sequence[Mapping[str, Any]], speedups: Mapping[str, float], 
 def _learning(axes: Axes, curve: Sequence[Mapping[str, Any]]) -> None:
     rows = [row for row in curve if row["best_ratio"].get("all") is not None]
     steps = [row["steps"] for row in rows]
-    axes.plot(steps, [row["best_ratio"]["all"] for row in rows], color=_OURS, label="best so far")
+    axes.plot(steps, [row["best_ratio"]["all"] for row in rows], color=OURS, label="best so far")
     axes.plot(
-        steps, [math.exp(row["reward"]) for row in rows], color=_TIE, label="proposals, as the curriculum draws shapes"
+        steps, [math.exp(row["reward"]) for row in rows], color=TIE, label="proposals, as the curriculum draws shapes"
     )
-    axes.axhline(1.0, color=_MUTED, linewidth=0.9, zorder=0)
+    axes.axhline(1.0, color=MUTED, linewidth=0.9, zorder=0)
     axes.set_xlabel("environment steps")
     axes.set_ylabel("geomean speed-up (1 = cuBLASLt)")
     axes.set_title("search")
@@ -79,9 +79,9 @@ def _learning(axes: Axes, curve: Sequence[Mapping[str, Any]]) -> None:
 def _shapes(axes: Axes, speedups: Mapping[str, float]) -> None:
     ordered = sorted(speedups.items(), key=lambda item: item[1])
     names, values = [name for name, _ in ordered], [value for _, value in ordered]
-    axes.hlines(range(len(values)), 1.0, values, color=_MUTED, linewidth=1.0, zorder=1)
-    axes.scatter(values, range(len(values)), s=16, color=_OURS, zorder=2)
-    axes.axvline(1.0, color="#30343b", linewidth=0.9, zorder=0)
+    axes.hlines(range(len(values)), 1.0, values, color=MUTED, linewidth=1.0, zorder=1)
+    axes.scatter(values, range(len(values)), s=16, color=OURS, zorder=2)
+    axes.axvline(1.0, color=INK, linewidth=0.9, zorder=0)
     axes.set_yticks(range(len(names)), names, fontsize=6)
     axes.set_xlabel("speed-up in the search (1 = equal)")
     axes.set_title("what the table serves; 1 exactly: the library")
