@@ -14,6 +14,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from cudal2.errors import RecordError
 from cudal2.problem import Problem
 from cudal2.records.measurement import Measurement, Mode
 
@@ -108,8 +109,15 @@ class Final:
         return _fastest(row for row in self.rows if row.config is None and row.contestant in names)
 
     def against(self, name: str) -> Comparison | None:
-        """Ours against a baseline; ``None`` if either is missing."""
+        """Ours against a baseline; ``None`` if either is missing.
+
+        Raises:
+            RecordError: The two were not timed in the same rounds.
+        """
         ours, other = self.ours, self.baseline(name)
+        if ours and other and len(ours.times_us) != len(other.times_us):
+            rounds = f"{len(ours.times_us)} rounds of ours, {len(other.times_us)} of {other.contestant}"
+            raise RecordError(f"final of {self.problem.mnk} at {self.utc or 'no time'}: {rounds} cannot be paired")
         return compare(ours.times_us, other.times_us) if ours and other else None
 
 

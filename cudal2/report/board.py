@@ -15,7 +15,7 @@ from cudal2.floor import CLASS_NAMES
 from cudal2.problem import Problem
 from cudal2.records.finals import BASELINES, REFERENCE, Final, latest_finals
 from cudal2.records.measurement import Measurement
-from cudal2.report.summary import Judged, geomean, judge_shapes
+from cudal2.report.summary import Judged, geomean, judge_shapes, unsolved
 
 #: Names of the baselines for readers.
 TITLES = {
@@ -55,8 +55,8 @@ class Spread:
         win: Shapes whose 95 % interval lies above 1.
         tie: Shapes whose interval holds 1.
         loss: Shapes whose interval lies below 1.
-        faster: Share of shapes with a ratio above 1, however little.
-        noticeable: Share of shapes with a ratio above ``NOTICEABLE``.
+        faster: Share of shapes with a ratio above 1, however little; a shape only the baseline solved has none.
+        noticeable: Share of shapes with a ratio above ``NOTICEABLE``, likewise.
         total: The baseline's time over ours, both summed over the shapes.
     """
 
@@ -78,8 +78,8 @@ class Spread:
         return self.loss / self.n
 
 
-def spread(shapes: Sequence[Judged]) -> Spread | None:
-    """Sums up; ``None`` of nothing."""
+def spread(shapes: Sequence[Judged], lost: int = 0) -> Spread | None:
+    """Sums up shapes, and so many that only the baseline solved; ``None`` of nothing."""
     ratios = [shape.ratio for shape in shapes]
     centre = geomean(ratios)
     if centre is None:
@@ -98,8 +98,8 @@ def spread(shapes: Sequence[Judged]) -> Spread | None:
         win=verdicts.count("win"),
         tie=verdicts.count("tie"),
         loss=verdicts.count("loss"),
-        faster=sum(ratio > 1.0 for ratio in ratios) / len(ratios),
-        noticeable=sum(ratio > NOTICEABLE for ratio in ratios) / len(ratios),
+        faster=sum(ratio > 1.0 for ratio in ratios) / (len(ratios) + lost),
+        noticeable=sum(ratio > NOTICEABLE for ratio in ratios) / (len(ratios) + lost),
         total=other_us / ours_us,
     )
 
@@ -187,19 +187,23 @@ def boards(records: Iterable[Measurement]) -> tuple[Board, ...]:
     finals: dict[str, list[Final]] = defaultdict(list)
     for (key, _), final in latest_finals(records).items():
         finals[key].append(final)
-    judged = judge_shapes(records)
+    judged, lost = judge_shapes(records), unsolved(records)
     return tuple(
         Board(
             key=key,
-            standings=tuple(_standing(name, shapes) for name, shapes in judged.get(key, {}).items()),
+            standings=tuple(
+                _standing(name, shapes, lost.get((key, name), [])) for name, shapes in judged.get(key, {}).items()
+            ),
             finals=tuple(sorted(finals[key], key=lambda final: final.problem)),
         )
         for key in sorted(finals)
     )
 
 
-def _standing(baseline: str, shapes: tuple[Judged, ...]) -> Standing:
-    overall = spread(shapes)
+def _standing(baseline: str, shapes: tuple[Judged, ...], lost: Sequence[str]) -> Standing:
+    overall = spread(shapes, len(lost))
     assert overall is not None, "a baseline without a shape is left out by judge_shapes"
-    by_class = {name: spread([shape for shape in shapes if shape.floor_class == name]) for name in CLASS_NAMES}
+    by_class = {
+        name: spread([shape for shape in shapes if shape.floor_class == name], lost.count(name)) for name in CLASS_NAMES
+    }
     return Standing(baseline, shapes, overall, by_class)

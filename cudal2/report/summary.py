@@ -13,12 +13,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from cudal2.errors import RecordError
 from cudal2.floor import CLASS_NAMES, class_of, floor_us
 from cudal2.paths import data_dir
 from cudal2.problem import Problem
 from cudal2.records.finals import BASELINES, REFERENCE, Comparison, Final, latest_finals
 from cudal2.records.measurement import Measurement
 from cudal2.records.shards import Shards, read_shards
+from cudal2.table import Device
 
 Floors = Callable[[int, int, int], float]
 
@@ -85,12 +87,18 @@ def shipped_finals() -> Path:
 def load_finals(path: Path | None = None) -> Shards:
     """Reads finals from a directory of shards; the shipped ones by default.
 
-    Sessions of several environments may stand side by side, since every ratio is taken inside one session.
+    Sessions of several drivers or kernel versions may stand side by side, since every ratio is taken inside one
+    session; those of several GPUs or protocols may not, since no mean over them means anything.
 
     Raises:
-        RecordError: There are none, or one cannot be read.
+        RecordError: There are none, one cannot be read, or they are of several GPUs or protocols.
     """
-    return read_shards(path or shipped_finals(), allow_mixed=True)
+    path = path or shipped_finals()
+    shards = read_shards(path, allow_mixed=True)
+    kinds = sorted({f"{Device.from_fingerprint(one).name} by protocol {one.protocol}" for one in shards.fingerprints})
+    if len(kinds) > 1:
+        raise RecordError(f"{path}: finals on {' and '.join(kinds)}: put each in a folder of its own, for --finals")
+    return shards
 
 
 def geomean(ratios: Iterable[float]) -> float | None:
@@ -126,23 +134,39 @@ def _judged(final: Final, name: str, floors: Floors) -> Judged | None:
 def summarise(records: Iterable[Measurement], floors: Floors = floor_us) -> dict[str, dict[str, dict[str, Any]]]:
     """The report: ``mode/acc/pdl`` -> baseline -> ``{n, geomean, win, min, by_class}``.
 
-    ``win`` is the share of shapes with a ratio above 1; ``by_class`` holds ``{n, geomean, win}`` for every class,
-    ``null`` where no shape falls into it.
+    ``win`` is the share of shapes with a ratio above 1, those that only the baseline solved counted as lost; the rest
+    is over the ``n`` shapes that have a ratio. ``by_class`` holds ``{n, geomean, win}`` for every class, ``null`` where
+    no shape falls into it.
     """
+    records = list(records)
+    lost = unsolved(records, floors)
     return {
-        key: {name: _statistics(shapes) for name, shapes in by_name.items()}
+        key: {name: _statistics(shapes, lost.get((key, name), [])) for name, shapes in by_name.items()}
         for key, by_name in judge_shapes(records, floors).items()
     }
 
 
-def _statistics(shapes: tuple[Judged, ...]) -> dict[str, Any]:
-    by_class = {name: _share([shape.ratio for shape in shapes if shape.floor_class == name]) for name in CLASS_NAMES}
-    ratios = [shape.ratio for shape in shapes]
-    return {**_share(ratios), "min": min(ratios), "by_class": by_class}
+def unsolved(records: Iterable[Measurement], floors: Floors = floor_us) -> dict[tuple[str, str], list[str]]:
+    """Leaderboard and baseline -> the class of every shape that the baseline solved and none of our kernels did."""
+    lost: dict[tuple[str, str], list[str]] = defaultdict(list)
+    for (key, _), final in latest_finals(records).items():
+        for name in BASELINES if final.ours is None else ():
+            if final.baseline(name) is not None:
+                problem = final.problem
+                lost[key, name].append(class_of(floors(problem.m, problem.n, problem.k)))
+    return dict(lost)
 
 
-def _share(ratios: list[float]) -> dict[str, Any]:
-    win = sum(ratio > 1.0 for ratio in ratios) / len(ratios) if ratios else None
+def _statistics(shapes: tuple[Judged, ...], lost: list[str]) -> dict[str, Any]:
+    ratios = {name: [shape.ratio for shape in shapes if shape.floor_class == name] for name in CLASS_NAMES}
+    by_class = {name: _share(ratios[name], lost.count(name)) for name in CLASS_NAMES}
+    every = [shape.ratio for shape in shapes]
+    return {**_share(every, len(lost)), "min": min(every), "by_class": by_class}
+
+
+def _share(ratios: list[float], lost: int) -> dict[str, Any]:
+    counted = len(ratios) + lost
+    win = sum(ratio > 1.0 for ratio in ratios) / counted if counted else None
     return {"n": len(ratios), "geomean": geomean(ratios), "win": win}
 
 
