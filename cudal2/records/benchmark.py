@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from cudal2.atomic import write_atomically
 from cudal2.errors import RecordError
 
 
@@ -35,8 +36,7 @@ class Benchmark:
 
     def save(self, path: Path) -> None:
         """Writes it as JSON, replacing what is there."""
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps(asdict(self), indent=2) + "\n", encoding="utf-8")
+        write_atomically(path, json.dumps(asdict(self), indent=2) + "\n")
 
 
 def load_benchmarks(directory: Path) -> dict[str, Benchmark]:

@@ -7,8 +7,6 @@ One column per field and per configuration axis, raw repeats as ``list<float32>`
 from __future__ import annotations
 
 import json
-import os
-import tempfile
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -18,7 +16,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from cudal2.errors import Cudal2Error, EnvironmentProblemError, RecordError
+from cudal2.atomic import write_atomically
+from cudal2.errors import Cudal2Error, RecordError
 from cudal2.problem import Problem
 from cudal2.records.fingerprint import Fingerprint
 from cudal2.records.measurement import PROTOCOL_VERSION, SCHEMA_VERSION, Measurement, Mode, Status
@@ -148,20 +147,10 @@ def write_parquet(measurements: Iterable[Measurement], path: Path, metadata: Rec
     Raises:
         EnvironmentProblemError: The file cannot be written.
     """
-    path = Path(path)
+    buffer = pa.BufferOutputStream()
     table = to_table(measurements, metadata)
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        handle, partial = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-        os.close(handle)
-        try:
-            pq.write_table(table, partial, compression="zstd", compression_level=12, write_page_checksum=True)
-            os.chmod(partial, 0o644)
-            os.replace(partial, path)
-        finally:
-            Path(partial).unlink(missing_ok=True)
-    except OSError as error:
-        raise EnvironmentProblemError(f"cannot write {path}: {error}") from error
+    pq.write_table(table, buffer, compression="zstd", compression_level=12, write_page_checksum=True)
+    write_atomically(Path(path), buffer.getvalue().to_pybytes())
 
 
 def read_table(path: Path) -> tuple[pa.Table, RecordingMetadata]:

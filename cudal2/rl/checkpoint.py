@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import io
 import json
-import os
 import pickle
 import random
 from dataclasses import dataclass
@@ -17,7 +16,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from cudal2.errors import EnvironmentProblemError, RecordError, UsageError
+from cudal2.atomic import write_atomically
+from cudal2.errors import RecordError, UsageError
 
 VERSION = 1
 #: Checkpoints kept in a run directory; older ones are removed.
@@ -87,19 +87,7 @@ def save(checkpoint: Checkpoint, directory: Path) -> Path:
     # In memory first: torch answers a full disk with an error of its own, and not with the system's.
     buffer = io.BytesIO()
     torch.save(content, buffer)
-    temporary = directory / f".{path.name}.{os.getpid()}.tmp"
-    try:
-        directory.mkdir(parents=True, exist_ok=True)
-        try:
-            with temporary.open("wb") as stream:
-                stream.write(buffer.getbuffer())
-                stream.flush()
-                os.fsync(stream.fileno())
-            os.replace(temporary, path)
-        finally:
-            temporary.unlink(missing_ok=True)
-    except OSError as error:
-        raise EnvironmentProblemError(f"cannot write {path}: {error.strerror}: make room, then --resume") from error
+    write_atomically(path, buffer.getvalue(), "make room, then --resume")
     for old in checkpoints(directory)[:-KEEP]:
         old.unlink(missing_ok=True)
     return path

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import Any
 
 import yaml
 
+from cudal2.atomic import write_atomically
 from cudal2.errors import UsageError
 from cudal2.problem import Problem
 from cudal2.rl import observation
@@ -86,19 +86,9 @@ def write_settings(run_dir: Path, settings: TrainSettings, described: dict[str, 
     shapes = [Problem.from_dict(values).mnk for values in described["problems"]]
     about = {name: described[name] for name in ("data", "space", "observation", "horizon")}
     text = yaml.safe_dump({"settings": asdict(settings), **about, "shapes": shapes}, sort_keys=False)
-    write_text(run_dir / SETTINGS, text)
+    write_atomically(run_dir / SETTINGS, text)
 
 
 def write_curve(run_dir: Path, curve: Sequence[dict[str, Any]]) -> None:
     """Writes the learning curve, one row per rollout."""
-    write_text(run_dir / CURVE, "[\n" + ",\n".join(json.dumps(row) for row in curve) + "\n]\n")
-
-
-def write_text(path: Path, text: str) -> None:
-    """Replaces a file in one step."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        temporary.write_text(text, encoding="utf-8")
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
+    write_atomically(run_dir / CURVE, "[\n" + ",\n".join(json.dumps(row) for row in curve) + "\n]\n")

@@ -1,10 +1,9 @@
-"""Where table files are looked for, and how they are written: whole or not at all, one writer at a time."""
+"""Where table files are looked for, and how one writer at a time is let in."""
 
 from __future__ import annotations
 
 import fcntl
 import os
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -26,28 +25,6 @@ def search_path() -> list[Path]:
 def table_files(place: Path) -> list[Path]:
     """The table files of one place on the search path."""
     return sorted(place.glob("*.json")) if place.is_dir() else [place] if place.is_file() else []
-
-
-def write_atomically(path: Path, text: str) -> None:
-    """Writes beside ``path``, makes it durable, renames.
-
-    Raises:
-        EnvironmentProblemError: The file cannot be written.
-    """
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        handle, partial = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-        try:
-            with os.fdopen(handle, "w", encoding="utf-8") as file:
-                file.write(text)
-                file.flush()
-                os.fsync(file.fileno())
-            os.chmod(partial, 0o644)
-            os.replace(partial, path)
-        finally:
-            Path(partial).unlink(missing_ok=True)
-    except OSError as error:
-        raise EnvironmentProblemError(f"cannot write {path}: {error.strerror}") from error
 
 
 @contextmanager

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from cudal2.arch import ARCHS, SM90
+from cudal2.atomic import write_atomically
 from cudal2.errors import Cudal2Error, TableError
 from cudal2.problem import Acc, Layout, Problem
 from cudal2.records.fingerprint import Fingerprint
@@ -24,7 +25,7 @@ from cudal2.space.axes import SM90_WS_AXES
 from cudal2.space.config import KernelConfig
 from cudal2.space.space import SearchSpace
 from cudal2.table.entry import EVIDENCE, Device, Entry, Evidence, Header
-from cudal2.table.files import locked, search_path, table_files, write_atomically
+from cudal2.table.files import locked, search_path, table_files
 from cudal2.table.selection import NOISE_FLOOR, select
 
 logger = logging.getLogger(__name__)
