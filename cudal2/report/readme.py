@@ -99,8 +99,9 @@ def _provenance(shards: Shards) -> str:
         f"Measured {_span(shards)} on {devices}. Protocol v{protocol}: {count} shuffled rounds, all contestants"
         " interleaved, CUDA graphs over rotating buffers that outsize the L2, N(0,1) data, clocks free.\n"
         "A speed-up is the median over rounds of baseline time / our time; ours is the fastest finalist, cuBLAS and"
-        " cuBLASLt the better of their NN and TN runs. The last five columns are geomeans by class of shape: the time that"
-        " launch and sustained rates of the chip allow (`cudal2/floor.py`). Everything down to the next marker is written by\n"
+        " cuBLASLt the better of their NN and TN runs. The last five columns are geomeans by class of shape: the time"
+        " that launch and sustained rates of the chip allow (`cudal2/floor.py`). Everything down to the next marker is"
+        " written by\n"
         "`python -m cudal2 report --readme README.md` from the measurements in `cudal2/data`, no figure by hand."
     )
 
