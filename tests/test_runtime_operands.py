@@ -93,17 +93,18 @@ def strided_views():
     yield base[:64].view(64, 1).t()
 
 
-@pytest.mark.parametrize("view", list(strided_views()), ids=lambda view: f"{tuple(view.shape)}-{view.stride()}")
-def test_a_layout_addresses_the_elements_torch_addresses(view):
+def test_a_layout_addresses_the_elements_torch_addresses():
     """What is served must be read right: recompute each element's offset from the layout alone."""
-    k, n = view.shape
-    a = Operand((8, k), (k, 1))
-    problem = derive_problem(a, Operand((k, n), view.stride()))
-    if isinstance(problem, str):
-        return
-    rows, columns = np.indices((k, n))
-    offsets = columns * k + rows if problem.layout == "tn" else rows * n + columns
-    np.testing.assert_array_equal(offsets, rows * view.stride(0) + columns * view.stride(1))
+    served = 0
+    for view in strided_views():
+        k, n = view.shape
+        problem = derive_problem(Operand((8, k), (k, 1)), Operand((k, n), view.stride()))
+        if isinstance(problem, Problem):
+            served += 1
+            rows, columns = np.indices((k, n))
+            offsets = columns * k + rows if problem.layout == "tn" else rows * n + columns
+            np.testing.assert_array_equal(offsets, rows * view.stride(0) + columns * view.stride(1))
+    assert served == 5
 
 
 def test_overlap_is_of_half_open_ranges():
