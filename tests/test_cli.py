@@ -18,6 +18,7 @@ from cudal2.cli.arguments import config
 from cudal2.cli.backend import gpu_problem
 from cudal2.errors import UsageError
 from cudal2.settings import load_shapes, load_space
+from cudal2.space.axes import SM90_WS_AXES
 from cudal2.space.config import KernelConfig
 
 ROOT = Path(__file__).parents[1]
@@ -240,6 +241,14 @@ def test_doctor_sees_an_unwritable_cache(run, tmp_path: Path, monkeypatch: pytes
     monkeypatch.setenv("CUDAL2_CACHE_DIR", str(tmp_path / "file" / "cache"))
     checks = {check["name"]: check for check in json.loads(run("doctor", "--json")[1])}
     assert not checks["build cache"]["ok"] and "CUDAL2_CACHE_DIR" in checks["build cache"]["fix"]
+
+
+def test_space_shows_the_axes_that_a_narrowing_leaves(run) -> None:
+    code, stdout, _ = run("space", "--mnk", "64_4096_64", "--space", "sm90_wide_splits", "--axes")
+    lines = stdout.splitlines()
+    assert code == 0 and len(lines) == 1 + len(SM90_WS_AXES)
+    assert lines[1].split()[:3] == ["tile_m", "128,", "256"] and "rows of C per CTA tile" in lines[1]
+    assert sum("run time" in line for line in lines) == 3
 
 
 def test_a_missing_extra_names_the_command(run, monkeypatch: pytest.MonkeyPatch) -> None:

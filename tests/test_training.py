@@ -81,7 +81,7 @@ def test_the_best_is_what_the_recording_says(runner, trained):
 
 
 def test_the_table_holds_the_winners_and_the_shapes_that_lose(runner, trained):
-    table = KernelTable.load(trained.table_path)
+    table = KernelTable.load(trained.table_paths[0])
     assert table.header.soft["gpu"] == FINGERPRINT.gpu and len(table) == len(runner.problems)
     for found in trained.best:
         shape = found.problem
@@ -149,7 +149,7 @@ def test_checkpoint_of_a_run_without_success_is_still_a_checkpoint(runner, tmp_p
         SETTINGS, hopeless, tmp_path / "run", steps=512, problems=problems, fingerprint=FINGERPRINT, progress=False
     )
     assert result.best == (None,)
-    entry = KernelTable.load(result.table_path).entries[0]
+    entry = KernelTable.load(result.table_paths[0]).entries[0]
     assert entry.baseline == "cublaslt_auto" and "configurations passed: " in entry.reason and "launch" in entry.reason
     assert np.isclose(result.curve[0]["reward"], FAILURE_LOG_RATIO)
     assert load(result.checkpoint_path).steps == 512 and math.isfinite(result.steps_per_s)

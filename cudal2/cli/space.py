@@ -12,6 +12,7 @@ from cudal2.errors import NothingValidError, UsageError
 
 _EPILOG = """examples:
   cudal2 space --mnk 64_4096_64                 what each rule removes, and how many are legal
+  cudal2 space --mnk 64_4096_64 --axes          the axes, their values and meaning
   cudal2 space --mnk 64_4096_64 --list 5        names of the first five legal configurations
   cudal2 space --mnk 64_4096_64 --explain 128x128x64_s4_coop2_c1x1_k1_tma_o1_m1
 
@@ -33,6 +34,7 @@ def add(commands: Any) -> argparse.ArgumentParser:
     parser.add_argument(
         "--explain", metavar="CONFIG", help="say why this configuration is illegal, or that it is legal"
     )
+    parser.add_argument("--axes", action="store_true", help="print the axes of the space and their values instead")
     shared.add_json(parser)
     return parser
 
@@ -43,6 +45,8 @@ def run(arguments: argparse.Namespace) -> int:
 
     problem = Problem.parse(arguments.mnk, arguments.acc, arguments.layout)
     space = shared.search_space(arguments)
+    if arguments.axes:
+        return _axes(space)
     if arguments.explain:
         return _explain(space, problem, arguments.explain)
     if arguments.list:
@@ -78,6 +82,14 @@ def _list(space: Any, problem: Any, count: int) -> int:
 
 def _nothing_legal(problem: Any, advice: str) -> NothingValidError:
     return NothingValidError(f"no configuration is legal for {problem.mnk} {problem.acc} {problem.layout}: {advice}")
+
+
+def _axes(space: Any) -> int:
+    rows = [
+        (axis.name, axis.listing, "compile time" if axis.compile_time else "run time", axis.doc) for axis in space.axes
+    ]
+    print_table(("axis", "values", "fixed at", "meaning"), rows)
+    return 0
 
 
 def _explain(space: Any, problem: Any, text: str) -> int:

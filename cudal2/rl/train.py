@@ -60,11 +60,6 @@ class TrainResult:
     elapsed_s: float
     steps_per_s: float
 
-    @property
-    def table_path(self) -> Path:
-        """The kernel table; the first of several."""
-        return self.table_paths[0]
-
 
 def train(
     settings: TrainSettings,
