@@ -77,6 +77,17 @@ def test_the_core_imports_with_numpy_and_yaml_only() -> None:
     assert result.returncode == 0, result.stderr
 
 
+def test_without_rl_the_tuner_still_searches_and_reports() -> None:
+    code = (
+        "import sys; sys.modules['cudal2.rl'] = None; from cudal2.cli.main import main\n"
+        "search = 'search --backend replay --strategy hill_climb --budget 4 --mnk 64_64_16384'\n"
+        "sys.exit(main(search.split()) or main(['report']) or main(['table', 'show']))"
+    )
+    result = run_python("-c", code)
+    assert result.returncode == 0, result.stderr
+    assert "64_64_16384" in result.stdout
+
+
 def test_the_blocker_blocks() -> None:
     result = run_python("-c", _BLOCKED_IMPORT, "yaml", "cudal2.settings")
     assert result.returncode != 0 and "yaml is blocked" in result.stderr

@@ -77,5 +77,5 @@ SM90_WS_AXES: tuple[Axis, ...] = (
     Axis("ctas_per_sm", (1, 2, 3, 4), True, "CTAs that fit one multiprocessor"),
     Axis("raster", ("m", "n"), False, "axis along which consecutive tiles run inside a raster group"),
     Axis("group", (1, 2, 4, 8, 16), False, "tiles per raster group"),
-    Axis("persistent", (False, True), False, "one wave of CTAs that loop over tiles, or one CTA per tile"),
+    Axis("persistent", (False, True), False, "one CTA per tile, or one wave of CTAs that loop over tiles"),
 )
