@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from cudal2.cli import doctor
+from cudal2.cli import doctor, output
 from cudal2.cli import main as cli
 from cudal2.cli.arguments import config
 from cudal2.cli.backend import gpu_problem
@@ -256,7 +256,19 @@ def test_a_missing_extra_names_the_command(run, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.delitem(sys.modules, "cudal2.records.recording", raising=False)
     monkeypatch.delitem(sys.modules, "cudal2.records.parquet", raising=False)
     code, _, stderr = run("search", "--backend", "replay")
-    assert code == 2 and "pip install 'cudal2[records]'" in stderr
+    assert code == 2 and f"'pyarrow': pip install -e '{ROOT}[records]'" in stderr
+
+
+@pytest.mark.parametrize("command", [["space", "--mnk", "64_64_64"], ["train"], ["table", "show"]])
+def test_a_machine_without_the_core_packages_is_told(command: list[str]) -> None:
+    code = "import sys; sys.modules.update(numpy=None, yaml=None); from cudal2.cli.main import main; sys.exit(main())"
+    done = subprocess.run([sys.executable, "-c", code, *command], cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 2 and done.stderr.splitlines()[-1].endswith(f"pip install -e '{ROOT}'")
+
+
+def test_an_installed_package_is_completed_by_its_name(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(output, "__file__", str(tmp_path / "cudal2" / "cli" / "output.py"))
+    assert output.pip_install("build") == "pip install 'cudal2[build]'"
 
 
 def test_ctrl_c_is_130(run, monkeypatch: pytest.MonkeyPatch) -> None:

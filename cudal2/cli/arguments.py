@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from cudal2.arch import ARCHS, Arch
 from cudal2.errors import UsageError
 from cudal2.problem import Problem
-from cudal2.settings import load_shapes, load_space
 from cudal2.space.axes import SM90_WS_AXES
 from cudal2.space.config import KernelConfig
 
@@ -144,6 +143,8 @@ def add_json(parser: argparse.ArgumentParser) -> None:
 
 def chosen_shapes(arguments: argparse.Namespace) -> list[str]:
     """The ``M_N_K`` texts asked for; empty if none were."""
+    from cudal2.settings import load_shapes
+
     if arguments.mnk:
         return [arguments.mnk]
     if arguments.shapes:
@@ -165,6 +166,7 @@ def problems(arguments: argparse.Namespace) -> list[Problem]:
 
 def search_space(arguments: argparse.Namespace, default: str | None = None) -> SearchSpace:
     """The space of ``--arch``, narrowed by ``--space``."""
+    from cudal2.settings import load_space
     from cudal2.space.space import SearchSpace
 
     chosen = arguments.space or default

@@ -15,7 +15,7 @@ from typing import Any
 
 from cudal2.cli import arguments as shared
 from cudal2.cli.backend import gpu_problem
-from cudal2.cli.output import note, print_json, print_table
+from cudal2.cli.output import note, pip_install, print_json, print_table
 from cudal2.errors import Cudal2Error, EnvironmentProblemError
 from cudal2.paths import cache_dir, configs_dir, data_dir, kernels_dir
 
@@ -84,25 +84,25 @@ def examine(arch: Any) -> list[Check]:
     everything = JOBS
     return [
         _python(everything),
-        _package("numpy", "numpy", everything, "pip install cudal2"),
-        _package("PyYAML", "yaml", everything, "pip install cudal2"),
+        _package("numpy", "numpy", everything, pip_install()),
+        _package("PyYAML", "yaml", everything, pip_install()),
         _guarded("templates and settings", everything, "install cudal2 again, or run it from its checkout", _shipped),
         _guarded("kernel table", ("table",), "give one with --table, or make one with `cudal2 train`", _table),
         _guarded(
             "recording", ("replay",), "give one with --recording, or make one on a GPU with `cudal2 record`", _recording
         ),
-        _package("pyarrow", "pyarrow", ("replay",), "pip install 'cudal2[records]'"),
-        _package("torch", "torch", ("replay", "gpu"), "pip install 'cudal2[train]'"),
-        _package("gymnasium", "gymnasium", ("replay",), "pip install 'cudal2[train]'"),
-        _package("stable-baselines3", "stable_baselines3", ("replay",), "pip install 'cudal2[train]'"),
-        _package("cuda-core", "cuda.core", ("build", "gpu"), "pip install 'cudal2[build]'"),
-        _guarded("NVRTC and headers", ("build", "gpu"), "pip install 'cudal2[build]'", lambda: _toolchain(arch)),
+        _package("pyarrow", "pyarrow", ("replay",), pip_install("records")),
+        _package("torch", "torch", ("replay", "gpu"), pip_install("train")),
+        _package("gymnasium", "gymnasium", ("replay",), pip_install("train")),
+        _package("stable-baselines3", "stable_baselines3", ("replay",), pip_install("train")),
+        _package("cuda-core", "cuda.core", ("build", "gpu"), pip_install("build")),
+        _guarded("NVRTC and headers", ("build", "gpu"), pip_install("build"), lambda: _toolchain(arch)),
         _guarded("build cache", ("build", "gpu"), "set CUDAL2_CACHE_DIR to a directory you can write", _cache),
         _gpu(),
         _torch_cuda(),
-        _package("nvmath-python", "nvmath", ("gpu",), "pip install 'cudal2[cuda]'"),
-        _package("nvidia-ml-py", "pynvml", ("gpu",), "pip install 'cudal2[cuda]'"),
-        _package("matplotlib", "matplotlib", ("report",), "pip install 'cudal2[report]'"),
+        _package("nvmath-python", "nvmath", ("gpu",), pip_install("cuda")),
+        _package("nvidia-ml-py", "pynvml", ("gpu",), pip_install("cuda")),
+        _package("matplotlib", "matplotlib", ("report",), pip_install("report")),
     ]
 
 
@@ -187,7 +187,7 @@ def _gpu() -> Check:
 def _torch_cuda() -> Check:
     name, jobs, fix = "torch with CUDA", ("gpu",), "pip install --force-reinstall 'torch>=2.8' (the CUDA build)"
     if importlib.util.find_spec("torch") is None:
-        return Check(name, jobs, False, "torch is not installed", "pip install 'cudal2[cuda]'")
+        return Check(name, jobs, False, "torch is not installed", pip_install("cuda"))
     import torch
 
     if torch.version.cuda is None:

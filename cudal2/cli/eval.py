@@ -11,7 +11,6 @@ from cudal2.cli.backend import require_gpu
 from cudal2.cli.output import note, print_json, print_table
 from cudal2.errors import NothingValidError, TableError, UsageError
 from cudal2.problem import Problem
-from cudal2.settings import load_bench
 from cudal2.space.config import KernelConfig
 
 if TYPE_CHECKING:
@@ -92,6 +91,8 @@ def seconds(text: str) -> float:
 
 def run(arguments: argparse.Namespace) -> int:
     """Runs the command."""
+    from cudal2.settings import load_bench
+
     problem = Problem.parse(arguments.mnk, arguments.acc_precise, arguments.layout)
     settings = load_bench(arguments.bench)
     if arguments.mode == "server":

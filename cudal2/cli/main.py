@@ -13,13 +13,15 @@ from collections.abc import Callable, Sequence
 from cudal2 import __version__
 from cudal2.cli import build, doctor, eval, record, render, report, search, space, table, train
 from cudal2.cli.arguments import Parser
-from cudal2.cli.output import complain, give_up, note
+from cudal2.cli.output import complain, give_up, note, pip_install
 from cudal2.errors import Cudal2Error
 
 COMMANDS = (space, render, build, record, search, train, table, eval, report, doctor)
 INTERRUPTED = 130
-#: Extra that brings each optional package; the message names the command that installs it.
+#: Extra that brings each package; the message names the command that installs it. Empty: no extra is needed.
 EXTRAS = {
+    "numpy": "",
+    "yaml": "",
     "cuda": "build",
     "gymnasium": "train",
     "matplotlib": "report",
@@ -76,7 +78,7 @@ def _missing(error: ModuleNotFoundError) -> int:
     extra = EXTRAS.get((error.name or "").split(".")[0])
     if extra is None:
         raise error
-    complain(f"this needs the package '{error.name}': pip install 'cudal2[{extra}]'")
+    complain(f"this needs the package '{error.name}': {pip_install(extra)}")
     return Cudal2Error.exit_code
 
 

@@ -7,6 +7,7 @@ import json
 import os
 import sys
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import Any, TextIO
 
 
@@ -39,6 +40,14 @@ def complain(text: str) -> None:
 def counted(count: int, noun: str) -> str:
     """``1 shape``, ``2 shapes``."""
     return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
+def pip_install(extra: str = "") -> str:
+    """The command that installs what an extra needs, from the checkout this runs in or for the installed package."""
+    root = Path(__file__).parents[2]
+    extras = f"[{extra}]" if extra else ""
+    what = f"-e '{root}{extras}'" if (root / "pyproject.toml").is_file() else f"'cudal2{extras}'"
+    return f"pip install {what}"
 
 
 def print_json(value: Any) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cudal2.cli import arguments as shared
-from cudal2.cli.output import note, print_json, print_table
+from cudal2.cli.output import note, pip_install, print_json, print_table
 from cudal2.errors import UsageError
 
 if TYPE_CHECKING:
@@ -146,7 +146,7 @@ def _write_page(shards: Shards, finals: Path | None, path: Path) -> None:
         pictures = {board.key: board_pictures(board) for board in boards(shards.measurements)}
     except ModuleNotFoundError as error:
         pictures = {}
-        note(f"the page has no pictures, since the package '{error.name}' is missing: pip install 'cudal2[report]'")
+        note(f"the page has no pictures, since the package '{error.name}' is missing: {pip_install('report')}")
     command = ["python", "-m", "cudal2", "report", *(["--finals", str(finals)] if finals else []), "--html", path.name]
     text = page(shards, pictures, shlex.join(command), sources(finals or shipped_finals()))
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -15,7 +15,6 @@ from cudal2.cli.backend import Backend, choose_backend
 from cudal2.cli.output import counted, note
 from cudal2.errors import NothingValidError, UsageError
 from cudal2.problem import Problem
-from cudal2.settings import load_bench, load_space
 
 if TYPE_CHECKING:
     from cudal2.records.fingerprint import Fingerprint
@@ -90,6 +89,7 @@ def open_replay(arguments: argparse.Namespace) -> Opened:
     """
     from cudal2.records.recording import Recording, bundled_recording
     from cudal2.runners.replay import ReplayRunner
+    from cudal2.settings import load_space
     from cudal2.space.space import SearchSpace
 
     wanted = tuple(shared.problems(arguments)) if shared.chosen_shapes(arguments) else ()
@@ -119,6 +119,7 @@ def open_gpu(
         WorkerError: The GPU's worker does not start.
     """
     from cudal2.runners.local import LocalRunner
+    from cudal2.settings import load_bench
 
     wanted = tuple(shared.problems(arguments))
     with LocalRunner(

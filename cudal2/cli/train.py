@@ -14,7 +14,6 @@ from cudal2.cli.output import counted, note, print_json
 from cudal2.cli.runners import add_backend, open_runner
 from cudal2.cli.table import print_entries
 from cudal2.errors import NothingValidError
-from cudal2.settings import load_train
 
 if TYPE_CHECKING:
     from cudal2.records.measurement import Measurement
@@ -57,6 +56,8 @@ def add(commands: Any) -> argparse.ArgumentParser:
 
 def run(arguments: argparse.Namespace) -> int:
     """Runs the command."""
+    from cudal2.settings import load_train
+
     run_dir = arguments.run_dir or Path("runs") / f"{datetime.now(timezone.utc):%Y%m%d-%H%M%S}"
     settings = load_train(arguments.settings)
     with open_runner(arguments, run_dir / "records") as opened:
