@@ -2,9 +2,9 @@
 
     python scripts/bench_search.py [--recording FILE] [--folds 4] [--steps 20480] [--json] [--out FILE]
 
-Every shape is held out once: the policy that ranks it was trained on the other folds. The figure is the geometric mean
-over shapes of t_ref / t_best after B measurements, t_ref being cuBLASLt-AutoTuning; a shape without a correct candidate
-counts as exp(-2). `exhaustive` at an unlimited budget is what any search could reach.
+Every shape is held out once: what ranks it, the policy or its nearest neighbours, knows the other folds only. The
+figure is the geometric mean over shapes of t_ref / t_best after B measurements, t_ref being cuBLASLt-AutoTuning; a
+shape without a correct candidate counts as exp(-2). `exhaustive` at an unlimited budget is what any search could reach.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from __future__ import annotations
 import argparse
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +28,7 @@ from cudal2.rl.train import train
 from cudal2.runners.replay import ReplayRunner
 from cudal2.search.base import SearchSession, Strategy
 from cudal2.search.compare import BUDGETS, compare
+from cudal2.search.nearest import nearest_strategy
 from cudal2.search.strategies import STRATEGIES
 from cudal2.settings import load_train
 
@@ -60,7 +61,11 @@ def table(figures: dict[str, Any]) -> str:
 def compare_held_out(runner: ReplayRunner, folds: int, steps: int) -> dict[str, Any]:
     """All strategies on all shapes, the policy always on shapes it has not seen."""
     drawn = {name: STRATEGIES[name] for name in ("random", "hill_climb")}
-    ranked = {"analytic": STRATEGIES["analytic"], "policy": held_out_policy(runner, folds, steps)}
+    ranked = {
+        "analytic": STRATEGIES["analytic"],
+        "nearest": held_out(runner, folds, lambda seen: nearest_strategy(runner, seen)),
+        "policy": held_out(runner, folds, lambda seen: trained(runner, seen, steps)),
+    }
     exhaustive = {"exhaustive": STRATEGIES["exhaustive"]}
     scores = compare(drawn, runner, seeds=SEEDS) + compare(ranked, runner)
     (optimum,) = compare(exhaustive, runner, budgets=(runner.space.total,))
@@ -72,22 +77,22 @@ def compare_held_out(runner: ReplayRunner, folds: int, steps: int) -> dict[str, 
     }
 
 
-def held_out_policy(runner: ReplayRunner, folds: int, steps: int) -> Strategy:
-    """One policy per fold, each asked only for the shapes it was not trained on."""
-    policies: dict[Problem, Strategy] = {}
+def held_out(runner: ReplayRunner, folds: int, made_from: Callable[[Sequence[Problem]], Strategy]) -> Strategy:
+    """One strategy per fold, each made from the other folds' shapes and asked only for its own."""
+    strategies: dict[Problem, Strategy] = {}
     for fold in track(range(folds), "folds"):
-        held_out = runner.problems[fold::folds]
-        policies |= dict.fromkeys(held_out, trained_without(runner, held_out, steps))
+        own = runner.problems[fold::folds]
+        seen = [problem for problem in runner.problems if problem not in own]
+        strategies |= dict.fromkeys(own, made_from(seen))
 
     def strategy(session: SearchSession, rng: np.random.Generator) -> None:
-        policies[session.problem](session, rng)
+        strategies[session.problem](session, rng)
 
     return strategy
 
 
-def trained_without(runner: ReplayRunner, held_out: Sequence[Problem], steps: int) -> Strategy:
-    """A policy that has not seen the held-out shapes."""
-    seen = [problem for problem in runner.problems if problem not in held_out]
+def trained(runner: ReplayRunner, seen: Sequence[Problem], steps: int) -> Strategy:
+    """A policy that has met these shapes and no other."""
     with tempfile.TemporaryDirectory() as folder:
         run_dir = Path(folder) / "run"
         train(load_train("ppo"), runner, run_dir, steps=steps, problems=seen, progress=False)

@@ -11,6 +11,7 @@ from cudal2.runners.replay import ReplayRunner
 from cudal2.search.analytic import columns_of, predict_us, rank
 from cudal2.search.base import FAILURE_LOG_RATIO, Budget, SearchSession, log_ratio, search
 from cudal2.search.compare import compare
+from cudal2.search.nearest import nearest_strategy
 from cudal2.search.strategies import STRATEGIES
 
 
@@ -112,3 +113,33 @@ def test_analytic_model_knows_waves_and_split_k(runner):
     assert first.split_k > 1
     predicted = predict_us(columns_of(space, candidates), long_k)
     assert np.isfinite(predicted).all() and (predicted > 0).all()
+
+
+def test_nearest_neighbours_try_what_was_fast_next_door_and_know_nothing_else(runner):
+    problem, others = runner.problems[0], runner.problems[1:]
+    strategy = nearest_strategy(runner, others)
+    result = search("nearest", strategy, runner, problem)
+    assert len(result.measurements) == len(np.flatnonzero(runner.allowed(problem)))
+    drawn = search("random", STRATEGIES["random"], runner, problem, Budget(1), seed=1)
+    assert result.best_log_ratio(1) > drawn.best_log_ratio(1)
+
+    class Blind:
+        """The recording without the shape that is searched."""
+
+        cells, recording = runner.cells, runner.recording
+
+        def problem_index(self, wanted):
+            assert wanted in others
+            return runner.problem_index(wanted)
+
+    again = search("nearest", nearest_strategy(Blind(), others), runner, problem)
+    assert again.measurements == result.measurements
+
+
+def test_with_one_neighbour_its_own_order_is_followed(runner):
+    problem, other = runner.problems[0], runner.problems[1]
+    shared = runner.allowed(problem).ravel() & runner.allowed(other).ravel()
+    rows = runner.run(other, [runner.space.from_flat(int(flat)) for flat in np.flatnonzero(shared)])
+    best = max((row for row in rows if row.ok), key=lambda row: row.speedup)
+    first = search("nearest", nearest_strategy(runner, [other]), runner, problem, Budget(1)).measurements[0]
+    assert first.config == best.config

@@ -88,9 +88,9 @@ def search_markdown(benchmarks: Mapping[str, Benchmark]) -> str:
     figures = run.figures
     text = (
         "Geomean of cuBLASLt-AutoTuning's time over that of the best of the first B measurements, over"
-        f" {figures['shapes']} recorded shapes in {figures['folds']} folds:\nthe policy was never trained on the shape"
-        f" it proposes for. What there is to find: {figures['optimum']['geomean_ratio']:.3f}."
-        f" `{run.command}`, {run.utc[:10]}, replay on {run.machine}."
+        f" {figures['shapes']} recorded shapes in {figures['folds']} folds:\nthe policy was not trained on the shape it"
+        " proposes for, nor do nearest neighbours know it. What there is to find:"
+        f" {figures['optimum']['geomean_ratio']:.3f}. `{run.command}`, {run.utc[:10]}, replay on {run.machine}."
     )
     head = ("strategy", *(f"B = {budget}" for budget in budgets))
     return f"### Search at equal budget, held-out shapes\n\n{text}\n\n{_table(head, rows, '---:')}"
