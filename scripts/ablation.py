@@ -8,13 +8,13 @@ rewritten. Ratios to the interleaved reference are compared, since clocks drift 
 
 from __future__ import annotations
 
-import argparse
 import math
 import sys
 from collections import defaultdict
 from collections.abc import Callable
 from pathlib import Path
 
+from cudal2.cli.arguments import Parser
 from cudal2.cli.main import guarded
 from cudal2.floor import floor_us
 from cudal2.problem import Problem
@@ -46,7 +46,7 @@ ABLATIONS: dict[str, Callable[[KernelConfig], bool]] = {
 
 def main() -> None:
     """Prints the table, or writes it into a page."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = Parser(description=__doc__)
     parser.add_argument("--recording", type=Path, help="recording (default: the shipped one)")
     parser.add_argument("--readme", type=Path, help="page with the ablation markers")
     arguments = parser.parse_args()

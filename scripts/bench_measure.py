@@ -8,7 +8,6 @@ cuBLASLt-AutoTuning and checked again, as in a search. Bringing a problem up, on
 
 from __future__ import annotations
 
-import argparse
 import statistics
 import sys
 import time
@@ -30,7 +29,7 @@ SHAPES = ("64_64_64", "64_4096_64", "256_256_1024", "1024_1024_1024", "64_2048_1
 
 def main() -> None:
     """Measures shape by shape and prints one line each and the total."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = shared.Parser(description=__doc__)
     parser.add_argument("--candidates", type=int, default=40, help="candidates per shape (default 40)")
     parser.add_argument("--device", type=int, default=0, help="which GPU (default 0)")
     shared.add_cache(parser)

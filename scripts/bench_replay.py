@@ -7,7 +7,6 @@ Trains with configs/train/ppo.yaml into a temporary folder, pinned to one core.
 
 from __future__ import annotations
 
-import argparse
 import os
 import sys
 import tempfile
@@ -15,6 +14,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from cudal2.cli.arguments import Parser
 from cudal2.cli.benchmark import add_output, finish
 from cudal2.cli.main import guarded
 from cudal2.records.recording import Recording, bundled_recording
@@ -25,7 +25,7 @@ from cudal2.settings import load_train
 
 def main() -> None:
     """Trains once and prints the figures."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = Parser(description=__doc__)
     parser.add_argument("--recording", type=Path, help="recording to replay (default: the shipped one)")
     parser.add_argument("--steps", type=int, help="environment steps (default: the settings', as in demo.sh)")
     add_output(parser)

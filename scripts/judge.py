@@ -58,7 +58,7 @@ def main() -> None:
 
 def parse() -> argparse.Namespace:
     """The command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = shared.Parser(description=__doc__)
     parser.add_argument("records", type=Path, help="a .parquet recording, or a directory of shards")
     parser.add_argument("--out", type=Path, required=True, help="directory of finals")
     parser.add_argument("--top", type=int, default=2, help="configurations per shape and PDL setting (default 2)")
