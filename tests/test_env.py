@@ -16,6 +16,7 @@ from stable_baselines3.common.env_checker import check_env as sb3_check_env
 import cudal2.rl
 from cudal2.errors import UsageError
 from cudal2.rl.env import HgemmEnv
+from cudal2.rl.vec_env import HgemmVecEnv
 from cudal2.runners.replay import ReplayRunner
 
 
@@ -143,3 +144,26 @@ def test_seeds_decide_the_problem_and_bad_arguments_are_named(runner):
 def test_the_environment_imports_without_torch():
     code = "import sys; sys.modules['torch'] = None; import cudal2.rl.env, cudal2.rl.observation, cudal2.search.compare"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False).stderr == ""
+
+
+def outside(dims):
+    """Actions that no axis holds, some of which have the flat index of another, legal one."""
+    first = np.zeros(len(dims), np.int64)
+    for axis, size in enumerate(dims):
+        for value in (-1, size, 10**6, 2**62):
+            action = first.copy()
+            action[axis] = value
+            yield action
+    yield from (first[1:], np.append(first, 0), first.astype(float), np.full(len(dims), np.nan), first[0], None, "x")
+
+
+def test_an_action_outside_its_axis_is_refused_and_never_measured_as_another_one(runner):
+    env, batch = HgemmEnv(runner), HgemmVecEnv(runner, n_envs=1)
+    for action in outside(runner.space.dims):
+        env.reset(seed=0)
+        with pytest.raises(UsageError):
+            env.step(action)
+        batch.reset()
+        with pytest.raises(UsageError):
+            batch.step(np.array([action]))
+    assert env.scorer.distinct == batch.scorer.distinct == 0

@@ -234,6 +234,19 @@ def test_out_is_filled_by_the_fallback_too():
     torch.testing.assert_close(out, a @ b)
 
 
+@pytest.mark.parametrize(
+    "view", [lambda t: t, lambda t: t.t(), lambda t: t.view(64, 64)], ids=["same", "transposed", "view"]
+)
+def test_an_out_that_is_an_operand_gets_the_right_answer_from_the_fallback(view):
+    torch.manual_seed(0)
+    for which in (0, 1):
+        operands = [torch.randn(64, 64).to(torch.float16) for _ in range(2)]
+        wanted = torch.matmul(*operands)
+        out = view(operands[which])
+        assert hgemm(*operands, out=out) is out
+        assert torch.equal(out, wanted)
+
+
 def test_strict_raises_instead():
     a, b = matrices()
     with pytest.raises(NothingValidError, match="hgemm: a is on cpu"):

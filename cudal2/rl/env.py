@@ -21,7 +21,6 @@ from cudal2.rl.reward import REWARD_MIN, improvement
 from cudal2.rl.scoring import Outcome, Scorer
 from cudal2.runners.base import Runner
 from cudal2.runners.replay import ReplayRunner
-from cudal2.space.masks import PrefixMasks
 
 #: Longest episode; more steps than this are a search, not an episode.
 MAX_HORIZON = 16
@@ -129,7 +128,7 @@ class HgemmEnv(gymnasium.Env[NDArray[np.float32], NDArray[np.int64]]):
 
     def step(self, action: NDArray[np.int64]) -> tuple[NDArray[np.float32], float, bool, bool, dict[str, Any]]:
         """Measures one configuration."""
-        flat = self.scorer.masks.flat(np.asarray(action, np.int64)[None])
+        flat = self.scorer.masks.flat(np.asarray(action)[None])
         scores = self.scorer.score(np.array([self._index]), flat)
         value = reward = float(scores.rewards[0])
         if self.horizon > 1:
@@ -142,7 +141,7 @@ class HgemmEnv(gymnasium.Env[NDArray[np.float32], NDArray[np.int64]]):
 
     def action_masks(self) -> NDArray[np.bool_]:
         """Values that occur in any legal configuration of the current problem, axis after axis in one flat array."""
-        return PrefixMasks(self.scorer.runner.allowed(self.problems[self._index])).action_masks()
+        return self.scorer.action_masks(self._index).copy()
 
     def _find(self, wanted: Problem | str) -> int:
         for index, problem in enumerate(self.problems):

@@ -63,8 +63,17 @@ class MaskBank:
         self._strides = np.array([int(np.prod(self.dims[axis + 1 :])) for axis in range(len(self.dims))], np.int64)
 
     def flat(self, actions: Ints) -> Ints:
-        """Flat index of each row of an action array."""
-        return np.asarray(actions @ self._strides)
+        """Flat index of each row of an action array.
+
+        Raises:
+            UsageError: A row has another number of axes, or an index outside its axis, which would stand for another
+                configuration.
+        """
+        if actions.shape[1:] != (len(self.dims),) or actions.dtype.kind not in "iu":
+            raise UsageError(f"actions are whole numbers, one for each of {len(self.dims)} axes")
+        if (actions < 0).any() or (actions >= self.dims).any():
+            raise UsageError(f"an action lies outside its axis: the axes have {self.dims} values")
+        return np.asarray(actions.astype(np.int64) @ self._strides)
 
     def actions(self, flat: Ints) -> Ints:
         """The inverse of :meth:`flat`."""

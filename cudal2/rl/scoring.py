@@ -22,6 +22,7 @@ from cudal2.runners.base import Runner
 from cudal2.runners.replay import ReplayRunner
 from cudal2.search.base import log_ratio
 from cudal2.space.config import KernelConfig
+from cudal2.space.masks import PrefixMasks
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -86,6 +87,7 @@ class Scorer:
         self.masks = MaskBank(self.problems, self.space, runner.allowed, max_masks)
         self.best_log_ratio = np.full(len(self.problems), -math.inf)
         self.best_flat = np.full(len(self.problems), -1, np.int64)
+        self._marginals: dict[int, NDArray[np.bool_]] = {}
         self._known: dict[int, Outcome] = {}
         self._log: list[tuple[Any, ...]] = []
         self._replay_index = _replay_index(runner, self.problems)
@@ -116,6 +118,14 @@ class Scorer:
         values = [outcome.log_ratio if outcome else REWARD_MIN for outcome in outcomes]
         refused = {row: self.refusal(int(index[row]), int(flat[row])) for row in np.flatnonzero(~legal).tolist()}
         return Scores(clipped(values), outcomes, refused, len(fresh))
+
+    def action_masks(self, index: int) -> NDArray[np.bool_]:
+        """Values that occur in any legal configuration of a problem, axis after axis; computed once."""
+        if index not in self._marginals:
+            masks = PrefixMasks(self.runner.allowed(self.problems[index])).action_masks()
+            masks.setflags(write=False)
+            self._marginals[index] = masks
+        return self._marginals[index]
 
     def refusal(self, index: int, flat: int) -> str:
         """Why a configuration may not be measured on a problem."""

@@ -21,7 +21,6 @@ from cudal2.rl.env import counters_of, observation_space
 from cudal2.rl.reward import REWARD_MIN, improvement
 from cudal2.rl.scoring import Scorer, Scores
 from cudal2.runners.base import Runner
-from cudal2.space.masks import PrefixMasks
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float32]
@@ -78,7 +77,7 @@ class HgemmVecEnv(VecEnv):
 
     def step_async(self, actions: NDArray[Any]) -> None:
         """Keeps the proposals for :meth:`step_wait`."""
-        self._actions = np.array(actions, np.int64)
+        self._actions = np.array(actions)
 
     def step_wait(self) -> tuple[Floats, NDArray[np.float32], NDArray[np.bool_], list[dict[str, Any]]]:
         """Scores the batch; a finished environment restarts on another problem."""
@@ -140,8 +139,7 @@ class HgemmVecEnv(VecEnv):
 
     def action_masks(self) -> NDArray[np.bool_]:
         """Per environment, the values that occur in any legal configuration, axis after axis."""
-        problems = [self.scorer.problems[index] for index in self._index.tolist()]
-        return np.stack([PrefixMasks(self.scorer.runner.allowed(problem)).action_masks() for problem in problems])
+        return np.stack([self.scorer.action_masks(index) for index in self._index.tolist()])
 
     def close(self) -> None:
         """Nothing to release: the runner belongs to the caller."""

@@ -231,7 +231,16 @@ def _matmul(
     _counts[f"torch.matmul: {reason}"] += 1
     if not quiet:
         _say_once(f"hgemm calls torch.matmul: {reason}")
+    if out is not None and any(_shares_memory(out, operand) for operand in (a, b)):
+        # torch.matmul would read operands that it has overwritten already, and say nothing.
+        return out.copy_(torch.matmul(a, b))
     return torch.matmul(a, b, out=out)
+
+
+def _shares_memory(one: torch.Tensor, other: torch.Tensor) -> bool:
+    if one.layout is not torch.strided or other.layout is not torch.strided or one.device != other.device:
+        return False
+    return one.untyped_storage().data_ptr() == other.untyped_storage().data_ptr()
 
 
 def _say_once(message: str) -> None:
