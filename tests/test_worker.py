@@ -86,6 +86,10 @@ class FakeSession:
     def returns_poison(self, candidate: Candidate) -> Any:
         return Poison()
 
+    def forks(self, candidate: Candidate) -> Measurement:
+        os.fork()  # both copies answer
+        return self.good(candidate)
+
     def prints(self, candidate: Candidate) -> Measurement:
         print("noise from Python", flush=True)
         os.write(1, b"noise from native code\n")
@@ -150,8 +154,15 @@ def test_a_fault_costs_one_candidate_and_the_worker_is_back_within_seconds(worke
     assert bad.bench_s < DEADLINE_S + RESPAWN_S
     assert before.ok and after.ok
     assert time.monotonic() - started < RESPAWN_S
-    keeps_child = fault in ("raises", "is_refused", "returns_garbage", "returns_unpicklable", "returns_poison")
+    keeps_child = fault in ("raises", "is_refused", "returns_garbage", "returns_unpicklable")
     assert (before.detail == after.detail) == keeps_child
+
+
+def test_an_answer_to_another_job_is_nobodys_measurement(worker: Worker) -> None:
+    first, *others = run(worker, "forks", "hangs", "good")
+    assert first.ok
+    assert not others[0].ok, "the second answer of the first job must not pass for the hang's"
+    assert others[1].ok
 
 
 def test_results_are_streamed_so_that_a_hang_loses_nothing_before_it(worker: Worker) -> None:
@@ -221,7 +232,7 @@ def test_an_interrupted_call_never_answers_the_next_one(monkeypatch: pytest.Monk
         process.stop()
 
 
-def interrupt(deadline_s: float) -> None:
+def interrupt(deadline_s: float, number: int) -> None:
     raise KeyboardInterrupt
 
 

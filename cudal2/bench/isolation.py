@@ -28,6 +28,19 @@ _START_DEADLINE_S = 120.0
 _JOIN_S = 5.0
 _PR_SET_PDEATHSIG = 1
 _FAULT_EXIT_CODE = 70
+#: What unpickling bytes that nobody pickled can raise.
+_UNREADABLE = (
+    pickle.UnpicklingError,
+    AttributeError,
+    ImportError,
+    IndexError,
+    KeyError,
+    MemoryError,
+    OverflowError,
+    TypeError,
+    ValueError,
+)
+_UNTRUSTED = "its pipe is out of step"
 
 
 class Session(Protocol):
@@ -100,6 +113,7 @@ class IsolatedProcess:
         self._process: BaseProcess | None = None
         self._connection: Connection | None = None
         self.starts = 0
+        self._jobs = 0
 
     @property
     def pid(self) -> int | None:
@@ -127,7 +141,7 @@ class IsolatedProcess:
         theirs.close()
         self.starts += 1
         try:
-            self._answer(_START_DEADLINE_S)
+            self._answer(_START_DEADLINE_S, 0)
         except WorkerError as error:
             self.stop()
             raise WorkerError(f"the worker process does not start: {error}") from error
@@ -149,13 +163,14 @@ class IsolatedProcess:
         """
         self.start()
         assert self._connection is not None
+        self._jobs += 1
         answered = False
         try:
             try:
-                self._connection.send((job, arguments))
+                self._connection.send((self._jobs, job, arguments))
             except (BrokenPipeError, ConnectionResetError):
                 pass  # dead between jobs: the answer that follows says so
-            value = self._answer(deadline_s)
+            value = self._answer(deadline_s, self._jobs)
             answered = True
             return value
         except JobFailedError as error:
@@ -182,16 +197,18 @@ class IsolatedProcess:
         if process.is_alive():
             logger.warning("worker process %s is killed but not gone yet", process.pid)
 
-    def _answer(self, deadline_s: float) -> Any:
+    def _answer(self, deadline_s: float, number: int) -> Any:
         assert self._connection is not None
         if not self._connection.poll(deadline_s):
             raise JobTimeoutError(f"no answer within {deadline_s:g} s")
         try:
-            reply = pickle.loads(self._connection.recv_bytes())
+            answered, reply = pickle.loads(self._connection.recv_bytes())
         except (EOFError, OSError) as error:
             raise JobDiedError(self._cause_of_death()) from error
-        except (pickle.UnpicklingError, AttributeError, ImportError, TypeError, ValueError) as error:
-            raise JobFailedError(Failed(type(error).__name__, f"unusable answer: {error}")) from error
+        except _UNREADABLE as error:
+            raise JobFailedError(Failed(type(error).__name__, f"unusable answer: {error}", _UNTRUSTED)) from error
+        if answered != number:
+            raise JobFailedError(Failed("WorkerError", f"answer to job {answered}, not to {number}", _UNTRUSTED))
         if isinstance(reply, Failed):
             raise JobFailedError(reply)
         return reply.value
@@ -214,17 +231,16 @@ def _serve(connection: Connection, session_type: Callable[..., Session], argumen
         nonlocal session
         session = session_type(*arguments)
 
-    reply = _attempt(make)
-    _send(connection, reply)
+    _send(connection, 0, _attempt(make))
     if session is None:
         return
     while True:
         try:
-            job, job_arguments = connection.recv()
+            number, job, job_arguments = connection.recv()
         except EOFError:
             return
         reply = _attempt(lambda: job(session, *job_arguments), session)  # noqa: B023 - called at once
-        _send(connection, reply)
+        _send(connection, number, reply)
         if isinstance(reply, Failed) and reply.fault:
             connection.close()
             # Not a normal exit: destructors would call into a CUDA context that is lost.
@@ -239,11 +255,11 @@ def _attempt(action: Callable[[], Any], session: Session | None = None) -> Done 
         return Failed(type(error).__name__, _one_line(error), fault)
 
 
-def _send(connection: Connection, reply: Done | Failed) -> None:
+def _send(connection: Connection, number: int, reply: Done | Failed) -> None:
     try:
-        message = pickle.dumps(reply)
+        message = pickle.dumps((number, reply))
     except Exception as error:  # a job may return anything at all
-        message = pickle.dumps(Failed(type(error).__name__, f"unusable answer: {_one_line(error)}"))
+        message = pickle.dumps((number, Failed(type(error).__name__, f"unusable answer: {_one_line(error)}")))
     connection.send_bytes(message)
 
 
