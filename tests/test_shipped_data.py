@@ -10,13 +10,14 @@ import pytest
 from cudal2.paths import data_dir
 from cudal2.records.finals import group_finals
 from cudal2.records.measurement import PROTOCOL_VERSION
-from cudal2.records.recording import Recording, bundled_recording
+from cudal2.records.recording import Recording, bundled_recording, read_records
 from cudal2.report.summary import load_finals
 from cudal2.settings import BenchSettings
 from cudal2.table import KernelTable
 from cudal2.table.files import table_files
 
 RECORDINGS = sorted((data_dir() / "recordings").glob("*.parquet"))
+SEARCHED = sorted((data_dir() / "searched").glob("*.parquet"))
 LIBRARIES = ("cublaslt_auto", "cublaslt_heuristic", "cublas", "torch")
 
 
@@ -65,9 +66,18 @@ def test_finals_compare_with_every_library_in_both_columns() -> None:
 
 
 @pytest.mark.parametrize("path", table_files(data_dir() / "tables"), ids=lambda path: path.stem)
-def test_a_table_is_what_the_finals_say(path) -> None:  # type: ignore[no-untyped-def]
+def test_a_table_is_what_the_measurements_say(path) -> None:  # type: ignore[no-untyped-def]
     table, finals = KernelTable.load(path), load_finals()
-    made = KernelTable.from_measurements(finals.measurements, finals.fingerprint, table.header.acc, table.header.layout)
-    from_finals = [entry for entry in table.entries if entry.evidence == "final"]
-    assert [entry.to_dict() for entry in from_finals] == [entry.to_dict() for entry in made.entries]
+    searched = [row for file in SEARCHED for row in read_records(file).measurements]
+    rows = [*finals.measurements, *searched]
+    made = KernelTable.from_measurements(rows, finals.fingerprint, table.header.acc, table.header.layout)
+    assert [entry.to_dict() for entry in table.entries] == [entry.to_dict() for entry in made.entries]
     assert table.header.kind == made.header.kind
+    assert {entry.evidence for entry in table.entries} == {"final" if table.header.layout == "tn" else "searched"}
+
+
+def test_both_layouts_of_b_are_served() -> None:
+    tables = [KernelTable.load(path) for path in table_files(data_dir() / "tables")]
+    assert {(table.header.acc, table.header.layout) for table in tables} == {("fp32", "tn"), ("fp32", "nn")}
+    shapes = [{entry.mnk for entry in table.entries} for table in tables]
+    assert shapes[0] == shapes[1] and len(shapes[0]) >= 24

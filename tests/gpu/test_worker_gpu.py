@@ -82,10 +82,12 @@ def test_times_are_possible_and_not_absurd(
     assert physical_us(*sizes) * 0.9 < row.median_us < 8 * floor_burst_us(*sizes)
 
 
-def test_times_repeat(worker: Worker, built: dict[KernelConfig, BuiltKernel]) -> None:
+def test_ratios_repeat(worker: Worker, built: dict[KernelConfig, BuiltKernel]) -> None:
+    """Times do not: a chip that warms up drifted by 8 % over five measurements. That is why ratios are taken."""
     for problem, config in ((Problem(64, 64, 64), SMALL), (Problem(2048, 2048, 2048), LARGE)):
-        medians = [measure(worker, problem, config, built[config]).median_us for _ in range(5)]
-        assert max(medians) / min(medians) < 1.08, medians
+        rows = [measure(worker, problem, config, built[config]) for _ in range(5)]
+        ratios = [row.speedup for row in rows if row.speedup]
+        assert len(ratios) == 5 and max(ratios) / min(ratios) < 1.08, [(row.median_us, row.speedup) for row in rows]
 
 
 def test_launches_with_pdl_overlap(worker: Worker, built: dict[KernelConfig, BuiltKernel]) -> None:
@@ -138,7 +140,7 @@ def test_many_problems_share_the_memory(worker: Worker, built: dict[KernelConfig
 def test_the_local_runner_end_to_end(store: BuildCache, worker: Worker, tmp_path: Path) -> None:
     problem = Problem(512, 512, 512)
     illegal = KernelConfig(128, 128, 64, 4, "coop", 3, 1, 1, 1, "tma", 1, "m", 1, False)
-    legal = KernelConfig(64, 64, 64, 4, "coop", 1, 1, 1, 1, "tma", 2, "n", 8, False)
+    legal = KernelConfig(64, 64, 64, 4, "coop", 1, 1, 1, 1, "tma", 2, "n", 4, False)
     with LocalRunner(SearchSpace(), [problem], settings=SETTINGS, cache=store) as runner:
         runner.record_to(tmp_path)
         rows = runner.run(problem, [illegal, legal])
