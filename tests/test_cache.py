@@ -287,3 +287,13 @@ def test_unreadable_toolchain_record_is_left_out(cache, caplog, text):
 
 def test_default_place_follows_the_environment(private_cache):
     assert BuildCache().root == private_cache / "build"
+
+
+@pytest.mark.parametrize("damage", ["", "{", "[]", "null", '{"signature": 7}'])
+def test_damaged_toolchain_record_is_written_anew_by_the_next_build(cache, damage):
+    cache.publish(source("first"), TOOLCHAIN, compilation())
+    (record,) = cache.root.glob("*/toolchain.json")
+    intact = record.read_text()
+    record.write_text(damage)
+    cache.publish(source("second"), TOOLCHAIN, compilation())
+    assert record.read_text() == intact

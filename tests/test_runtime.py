@@ -13,9 +13,9 @@ import pytest
 import torch
 from fabricated_recording import FINGERPRINT
 
-from cudal2.errors import NothingValidError, NotLoadedError, ToolchainError, UsageError
+from cudal2.errors import EnvironmentProblemError, NothingValidError, NotLoadedError, ToolchainError, UsageError
 from cudal2.problem import Problem
-from cudal2.runtime import hgemm, kernels, op, reset, stats
+from cudal2.runtime import hgemm, kernels, op, reset, stats, warmup
 from cudal2.runtime.kernels import DeviceKernels, Route
 from cudal2.space.config import KernelConfig
 from cudal2.table import Entry, Header, KernelTable
@@ -363,3 +363,22 @@ def test_the_runtime_never_imports_rl():
     code = "import sys, cudal2.runtime; print([m for m in sys.modules if m.startswith(('cudal2.rl', 'gymnasium'))])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"
+
+
+@pytest.mark.parametrize("bad", [([[1.0]], "a is a list"), (None, "a is a NoneType")])
+def test_what_is_no_tensor_is_named(bad):
+    with pytest.raises(UsageError, match=bad[1]):
+        hgemm(bad[0], torch.zeros(1, 1))
+
+
+def test_an_out_of_another_shape_is_refused_on_any_device():
+    out = torch.zeros(3, 3, dtype=torch.float16)
+    with pytest.raises(UsageError, match="out is 3 x 3, the result is 2 x 5"):
+        hgemm(torch.zeros(2, 4, dtype=torch.float16), torch.zeros(4, 5, dtype=torch.float16), out)
+    assert out.shape == (3, 3)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without a GPU")
+def test_warmup_without_a_gpu_says_so():
+    with pytest.raises(EnvironmentProblemError, match="no CUDA GPU"):
+        warmup(["64_64_64"])

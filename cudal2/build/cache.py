@@ -112,7 +112,7 @@ class BuildCache:
     def _record(self, toolchain: Toolchain, folder: Path) -> None:
         """Leaves word of the toolchain before its first entry."""
         path = folder / "toolchain.json"
-        if path.exists():
+        if _is_toolchain(path):
             return
         folder.mkdir(parents=True, exist_ok=True)
         temp = self._new_temp() / path.name
@@ -191,6 +191,15 @@ def _write_entry(folder: Path, source: KernelSource, compilation: Compilation) -
         _write_durably(folder / "kernel.cubin", compilation.cubin)
     _write_durably(folder / "build.json", json.dumps(values, indent=1, sort_keys=True).encode())
     _sync(folder)
+
+
+def _is_toolchain(path: Path) -> bool:
+    """Whether a readable record lies there; a damaged one is written anew."""
+    try:
+        _read_toolchain(path)
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        return False
+    return True
 
 
 def _read_toolchain(path: Path) -> dict[str, Any]:

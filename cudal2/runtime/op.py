@@ -17,7 +17,7 @@ from typing import Any, TypeAlias, cast
 import torch
 
 from cudal2.codegen import generator_version
-from cudal2.errors import NothingValidError, TableError, UsageError
+from cudal2.errors import EnvironmentProblemError, NothingValidError, TableError, UsageError
 from cudal2.launch.driver import ensure_context
 from cudal2.problem import Acc, Layout, Problem
 from cudal2.runtime.kernels import DeviceKernels, Route
@@ -68,6 +68,9 @@ def hgemm(
         NotLoadedError: A CUDA graph is being captured and the kernel is not loaded.
         NothingValidError: With ``strict``: why no kernel of ours can do it.
     """
+    for name, operand in (("a", a), ("b", b), ("out", out)):
+        if not isinstance(operand, torch.Tensor) and not (name == "out" and operand is None):
+            raise UsageError(f"{name} is a {type(operand).__name__}: hgemm takes torch tensors")
     needs_grad = torch.is_grad_enabled() and (a.requires_grad or b.requires_grad)
     if out is not None and needs_grad:
         raise UsageError("out= does not go with tensors that require gradients")
@@ -105,7 +108,12 @@ def warmup(
 
     Returns:
         Shape -> name of the kernel that will run, or ``torch.matmul: `` and the reason.
+
+    Raises:
+        EnvironmentProblemError: There is no GPU.
     """
+    if not torch.cuda.is_available():
+        raise EnvironmentProblemError("torch sees no CUDA GPU to load kernels on: hgemm calls torch.matmul here")
     index = torch.cuda.current_device() if device is None else device
     done = {}
     with _on(index):

@@ -35,14 +35,12 @@ def derive_problem(a: Operand, b: Operand, out: Operand | None = None, acc: Acc 
     Raises:
         UsageError: The operands cannot be multiplied by anything, or ``out`` cannot hold the result.
     """
+    if len(a.shape) == len(b.shape) == 2:
+        _check_sizes(a.shape, b.shape, out)
     reason = _foreign(a, b, out)
     if reason:
         return reason
-    (m, k), (inner, n) = a.shape, b.shape
-    if k != inner:
-        raise UsageError(f"a is {m} x {k} and b is {inner} x {n}: the inner sizes differ")
-    if out is not None and out.shape != (m, n):
-        raise UsageError(f"out is {' x '.join(map(str, out.shape))}, the result is {m} x {n}")
+    (m, k), (_, n) = a.shape, b.shape
     if 0 in (m, n, k):
         return "a size is 0"
     layout = b_layout(b)
@@ -69,6 +67,15 @@ def b_layout(b: Operand) -> Layout | None:
 def overlap(first: tuple[int, int], second: tuple[int, int]) -> bool:
     """Whether two address ranges (start, bytes) share memory."""
     return first[0] < second[0] + second[1] and second[0] < first[0] + first[1]
+
+
+def _check_sizes(a: tuple[int, ...], b: tuple[int, ...], out: Operand | None) -> None:
+    """Matrices that nothing can multiply, or an ``out`` that torch.matmul would resize behind the caller's back."""
+    (m, k), (inner, n) = a, b
+    if k != inner:
+        raise UsageError(f"a is {m} x {k} and b is {inner} x {n}: the inner sizes differ")
+    if out is not None and out.shape != (m, n):
+        raise UsageError(f"out is {' x '.join(map(str, out.shape))}, the result is {m} x {n}")
 
 
 def _foreign(a: Operand, b: Operand, out: Operand | None) -> str:
