@@ -68,9 +68,10 @@ def hgemm(
         NotLoadedError: A CUDA graph is being captured and the kernel is not loaded.
         NothingValidError: With ``strict``: why no kernel of ours can do it.
     """
-    for name, operand in (("a", a), ("b", b), ("out", out)):
-        if not isinstance(operand, torch.Tensor) and not (name == "out" and operand is None):
-            raise UsageError(f"{name} is a {type(operand).__name__}: hgemm takes torch tensors")
+    tensors = isinstance(a, torch.Tensor) and isinstance(b, torch.Tensor)
+    if not tensors or not (out is None or isinstance(out, torch.Tensor)):
+        kinds = ", ".join(f"{name} is a {type(given).__name__}" for name, given in (("a", a), ("b", b), ("out", out)))
+        raise UsageError(f"hgemm takes torch tensors: {kinds}")
     needs_grad = torch.is_grad_enabled() and (a.requires_grad or b.requires_grad)
     if out is not None and needs_grad:
         raise UsageError("out= does not go with tensors that require gradients")
