@@ -133,3 +133,12 @@ def test_an_interrupted_run_keeps_what_was_measured(runner: LocalRunner, tmp_pat
     next(stream)
     stream.close()  # what a Ctrl-C in the consumer does
     assert [row.config for row in read_shards(tmp_path / "records").measurements] == [GOOD]
+
+
+def test_every_row_is_on_disk_before_the_next_is_made(runner: LocalRunner, tmp_path: Path) -> None:
+    """A SIGKILL of this process at any moment costs at most the measurement being made."""
+    runner.record_to(tmp_path / "records")
+    made = 0
+    for _ in runner.stream(PROBLEM, [ILLEGAL, GOOD, replace(GOOD, stages=5), HANGS]):
+        made += 1
+        assert len(read_shards(tmp_path / "records").measurements) == made

@@ -29,8 +29,8 @@ from cudal2.space.config import KernelConfig
 from cudal2.space.space import SearchSpace
 
 OnDone = Callable[[Measurement], None]
-#: Rows reach the disk at least this often; making each durable by itself would cost as much as measuring it.
-_FLUSH_S = 0.5
+#: A row outlives this process at once, and the machine after at most this long: a sync costs as much as a measurement.
+_SYNC_S = 0.5
 
 
 class LocalRunner:
@@ -83,8 +83,7 @@ class LocalRunner:
         self._pool = BuildPool(self.cache, self.toolchain, jobs)
         self.worker = worker or Worker(device_index, self.settings.deadline_s)
         self._log: RecordLog | None = None
-        self._unwritten: list[Measurement] = []
-        self._flushed_at = time.monotonic()
+        self._synced_at = time.monotonic()
         self._references: dict[Problem, float] = {}
 
     def __enter__(self) -> LocalRunner:
@@ -102,7 +101,7 @@ class LocalRunner:
         self.worker.close()
         self._pool.close()
         if self._log is not None:
-            self._flush()
+            self._sync()
             self._log.close()
             self._log = None
 
@@ -172,7 +171,7 @@ class LocalRunner:
                 self._keep(row)
                 yield index, row
         finally:
-            self._flush()
+            self._sync()
             self.cost_s += time.monotonic() - started
 
     def _measurements(self, problem: Problem, configs: Sequence[KernelConfig]) -> Iterator[tuple[int, Measurement]]:
@@ -209,12 +208,11 @@ class LocalRunner:
         if self._on_done is not None:
             self._on_done(row)
         if self._log is not None:
-            self._unwritten.append(row)
-            if time.monotonic() - self._flushed_at > _FLUSH_S:
-                self._flush()
+            self._log.write(row)
+            if time.monotonic() - self._synced_at > _SYNC_S:
+                self._sync()
 
-    def _flush(self) -> None:
-        if self._log is not None and self._unwritten:
-            self._log.append(self._unwritten)
-            self._unwritten.clear()
-        self._flushed_at = time.monotonic()
+    def _sync(self) -> None:
+        if self._log is not None:
+            self._log.sync()
+        self._synced_at = time.monotonic()
