@@ -65,9 +65,6 @@ def ranked(policy: AutoregressivePolicy) -> Strategy:
         features = observation.static_features(session.space, session.problem, session.candidates)
         weights = log_weights(session.space, session.problem, session.candidates)
         order = policy.ranking(features, session.candidates, weights).flat
-        for start in range(0, len(order), BATCH):
-            if session.done:
-                return
-            session.measure_flat(order[start : start + BATCH])
+        session.measure_in_order(order, BATCH)
 
     return strategy

@@ -131,8 +131,4 @@ def columns_of(space: SearchSpace, flat: NDArray[np.int64]) -> dict[str, NDArray
 
 def analytic_search(session: SearchSession, rng: np.random.Generator) -> None:
     """Measures in the model's order, best estimate first; ``rng`` is not used."""
-    order = rank(session.space, session.problem, session.candidates)
-    for start in range(0, len(order), BATCH):
-        if session.done:
-            return
-        session.measure_flat(order[start : start + BATCH])
+    session.measure_in_order(rank(session.space, session.problem, session.candidates), BATCH)

@@ -154,6 +154,13 @@ class SearchSession:
         """:meth:`measure` for flat indices of the space."""
         return self.measure([self.space.from_flat(int(index)) for index in indices])
 
+    def measure_in_order(self, order: NDArray[np.int64], batch: int) -> None:
+        """Measures flat indices, ``batch`` at once so that the runner can build them in parallel, until done."""
+        for start in range(0, len(order), batch):
+            if self.done:
+                return
+            self.measure_flat(order[start : start + batch])
+
     def result(self, strategy: str, seed: int) -> SearchResult:
         """What was found so far."""
         return SearchResult(self.problem, strategy, tuple(self._seen.values()), self.reference_us, seed)

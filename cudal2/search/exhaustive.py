@@ -12,8 +12,4 @@ BATCH = 256
 
 def exhaustive_search(session: SearchSession, rng: np.random.Generator) -> None:
     """Measures everything legal; ``rng`` is not used."""
-    candidates = session.candidates
-    for start in range(0, len(candidates), BATCH):
-        if session.done:
-            return
-        session.measure_flat(candidates[start : start + BATCH])
+    session.measure_in_order(session.candidates, BATCH)

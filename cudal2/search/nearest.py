@@ -30,10 +30,7 @@ def nearest_strategy(runner: ReplayRunner, known: Sequence[Problem]) -> Strategy
         order = rank(session.space, session.problem, session.candidates)
         score = _mean_log_ratio(runner, _nearest(session.problem, known), session.problem, order)
         order = order[np.argsort(-score, kind="stable")]
-        for start in range(0, len(order), BATCH):
-            if session.done:
-                return
-            session.measure_flat(order[start : start + BATCH])
+        session.measure_in_order(order, BATCH)
 
     return strategy
 

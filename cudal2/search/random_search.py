@@ -12,8 +12,4 @@ BATCH = 64
 
 def random_search(session: SearchSession, rng: np.random.Generator) -> None:
     """Measures legal configurations in a random order."""
-    order = rng.permutation(session.candidates)
-    for start in range(0, len(order), BATCH):
-        if session.done:
-            return
-        session.measure_flat(order[start : start + BATCH])
+    session.measure_in_order(rng.permutation(session.candidates), BATCH)
