@@ -56,3 +56,9 @@ class NothingValidError(Cudal2Error):
     """Every candidate was ruled out or failed; the message carries the histogram of reasons."""
 
     exit_code = 3
+
+
+def first_line(error: BaseException) -> str:
+    """The first line of a foreign error that says something, or its type's name: what fits into one of our lines."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[0] if lines else type(error).__name__

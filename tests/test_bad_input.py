@@ -11,7 +11,7 @@ import pytest
 
 from cudal2.cli import main as cli
 from cudal2.cli.arguments import config
-from cudal2.errors import UsageError
+from cudal2.errors import UsageError, first_line
 from cudal2.problem import Problem
 from cudal2.settings import load_bench, load_shapes, load_space, load_train
 from cudal2.space.config import KernelConfig
@@ -178,6 +178,13 @@ def test_bench_settings_that_cannot_measure(tmp_path: Path, text: str) -> None:
 def test_an_error_is_one_line_whatever_it_quotes(fails, tmp_path: Path) -> None:
     message = fails(2, "table", "show", "--table", tmp_path / "a\nb\x1b[31m\r.json")
     assert message.isprintable()
+
+
+@pytest.mark.parametrize(
+    ("text", "line"), [("a\nb", "a"), ("\n  \n\t a \nb", "a"), ("", "ValueError"), (" \n", "ValueError")]
+)
+def test_of_a_foreign_error_the_first_line_that_says_something(text: str, line: str) -> None:
+    assert first_line(ValueError(text)) == line
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,7 @@ from typing import Any, Protocol
 from cudal2.bench.correctness import CheckResult
 from cudal2.bench.rounds import RoundLimits, run_rounds
 from cudal2.build.artifact import BuiltKernel
+from cudal2.errors import first_line
 from cudal2.problem import Problem
 from cudal2.records.finals import LAYOUT_SUFFIXES, REFERENCE
 from cudal2.records.measurement import Measurement, Status
@@ -169,7 +170,7 @@ def _admit(entrant: Entrant, arena: Arena, ledger: _Ledger) -> Prepared | None:
             return None
         prepared = arena.prepare(entrant)
     except arena.errors as error:
-        ledger.failures[entrant.label] = Failure(Status.LAUNCH, _one_line(error))
+        ledger.failures[entrant.label] = Failure(Status.LAUNCH, first_line(error))
         return None
     ledger.launches[entrant.label] = prepared.launches
     return prepared
@@ -180,7 +181,7 @@ def _inspect(label: str, launches: Prepared, arena: Arena, ledger: _Ledger) -> N
     try:
         rechecked = launches.recheck()
     except arena.errors as error:
-        ledger.failures[label] = Failure(Status.RUNTIME, _one_line(error))
+        ledger.failures[label] = Failure(Status.RUNTIME, first_line(error))
         return
     if not rechecked.ok:
         ledger.failures[label] = Failure(Status.CORRECTNESS, rechecked.reason)
@@ -221,8 +222,3 @@ def _row(entrant: Entrant, ledger: _Ledger, common: dict[str, Any]) -> Measureme
         smem_bytes=built.smem_bytes if built else None,
         detail="; ".join(part for part in (entrant.detail, ledger.rounds_text()) if part),
     )
-
-
-def _one_line(error: Exception) -> str:
-    text = str(error).strip() or type(error).__name__
-    return text.splitlines()[0]

@@ -20,7 +20,7 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from typing import Any, Protocol
 
-from cudal2.errors import WorkerError
+from cudal2.errors import WorkerError, first_line
 
 logger = logging.getLogger(__name__)
 
@@ -252,20 +252,15 @@ def _attempt(action: Callable[[], Any], session: Session | None = None) -> Done 
         return Done(action())
     except Exception as error:  # the edge: whatever a job does, the parent gets one line
         fault = session.fault() if session is not None else None
-        return Failed(type(error).__name__, _one_line(error), fault)
+        return Failed(type(error).__name__, first_line(error), fault)
 
 
 def _send(connection: Connection, number: int, reply: Done | Failed) -> None:
     try:
         message = pickle.dumps((number, reply))
     except Exception as error:  # a job may return anything at all
-        message = pickle.dumps((number, Failed(type(error).__name__, f"unusable answer: {_one_line(error)}")))
+        message = pickle.dumps((number, Failed(type(error).__name__, f"unusable answer: {first_line(error)}")))
     connection.send_bytes(message)
-
-
-def _one_line(error: Exception) -> str:
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return lines[0] if lines else type(error).__name__
 
 
 def _part_from_parent() -> None:

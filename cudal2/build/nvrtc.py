@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 from typing import Any
 
-from cudal2.errors import ToolchainError
+from cudal2.errors import ToolchainError, first_line
 
 try:
     from cuda.bindings import nvrtc as _bindings
@@ -38,7 +38,7 @@ def version() -> tuple[int, int]:
     try:
         status, major, minor = _bindings.nvrtcVersion()
     except (RuntimeError, OSError) as error:
-        raise ToolchainError(f"the NVRTC library cannot be loaded ({_first_line(error)}): {INSTALL}") from error
+        raise ToolchainError(f"the NVRTC library cannot be loaded ({first_line(error)}): {INSTALL}") from error
     if int(status) != 0:
         raise ToolchainError(f"NVRTC does not answer (error {int(status)}): {INSTALL}")
     if (major, minor) < OLDEST:
@@ -69,8 +69,3 @@ def compile_cubin(text: str, name: str, options: dict[str, Any]) -> tuple[bytes,
     finally:
         program.close()
     return cubin, log.getvalue().replace("\0", "").strip()
-
-
-def _first_line(error: BaseException) -> str:
-    lines = str(error).splitlines()
-    return lines[0] if lines else type(error).__name__

@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from cudal2.atomic import write_atomically
-from cudal2.errors import Cudal2Error, RecordError
+from cudal2.errors import Cudal2Error, RecordError, first_line
 from cudal2.problem import Problem
 from cudal2.records.fingerprint import Fingerprint
 from cudal2.records.measurement import PROTOCOL_VERSION, SCHEMA_VERSION, Measurement, Mode, Status
@@ -169,7 +169,7 @@ def read_table(path: Path) -> tuple[pa.Table, RecordingMetadata]:
     except RecordError as error:
         raise RecordError(f"{path}: {error}") from error
     except (pa.ArrowException, OSError) as error:
-        raise RecordError(f"{path}: not a readable Parquet file ({str(error).splitlines()[0]})") from error
+        raise RecordError(f"{path}: not a readable Parquet file ({first_line(error)})") from error
     except (Cudal2Error, KeyError, ValueError, TypeError, AttributeError, RecursionError) as error:
         raise RecordError(f"{path}: not a cudal2 recording (metadata {error!r} missing or broken)") from error
     wrong = sorted({field.name for field in SCHEMA} ^ set(names))
@@ -178,7 +178,7 @@ def read_table(path: Path) -> tuple[pa.Table, RecordingMetadata]:
     try:
         table = table.select(SCHEMA.names).cast(SCHEMA.with_metadata(table.schema.metadata)).combine_chunks()
     except (pa.ArrowException, ValueError) as error:
-        raise RecordError(f"{path}: a column is of another kind ({str(error).splitlines()[0]})") from error
+        raise RecordError(f"{path}: a column is of another kind ({first_line(error)})") from error
     _check_rows(path, table)
     return table, metadata
 
