@@ -30,6 +30,8 @@ from cudal2.paths import cache_dir
 log = logging.getLogger(__name__)
 
 _TEMP = "tmp"
+#: What reading a file of ours that is not as we wrote it may raise.
+_DAMAGE = (OSError, ValueError, KeyError, TypeError, RecursionError)
 _DIGEST_CHARS = 24
 #: A write takes milliseconds; the margin is for containers that share a host name but not their process ids.
 _DEAD_WRITER_AGE_S = 60.0
@@ -62,7 +64,7 @@ class BuildCache:
                 continue
             try:
                 return _read_entry(entry, source)
-            except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+            except _DAMAGE as error:
                 self._move_aside(entry, error)
         return None
 
@@ -96,7 +98,7 @@ class BuildCache:
         for path in self.root.glob(f"{target}-*/toolchain.json"):
             try:
                 records.append((path.stat().st_mtime, path.parent.name, _read_toolchain(path)))
-            except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+            except _DAMAGE as error:
                 log.warning("build cache: %s is unreadable (%s) and is left out", path, error)
         return [record for _, _, record in sorted(records, key=lambda item: item[:2], reverse=True)]
 
@@ -197,7 +199,7 @@ def _is_toolchain(path: Path) -> bool:
     """Whether a readable record lies there; a damaged one is written anew."""
     try:
         _read_toolchain(path)
-    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+    except _DAMAGE:
         return False
     return True
 
