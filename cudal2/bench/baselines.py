@@ -18,8 +18,6 @@ from cudal2.bench.timing import Contestant
 from cudal2.problem import Layout, Problem
 
 LAYOUTS: tuple[Layout, ...] = ("tn", "nn")
-#: A second arena of B starts every set on this boundary, as the first one does.
-_PITCH_ELEMENTS = 128
 
 
 class NotSupportedError(Exception):
@@ -65,9 +63,8 @@ class BothLayouts:
             rows, columns = first.shape
             pitch = int(self.sets.b_pointers[1] - self.sets.b_pointers[0]) // first.element_size()
             stored = first.as_strided((self.sets.count, rows, columns), (pitch, columns, 1))
-            padded = -(-rows * columns // _PITCH_ELEMENTS) * _PITCH_ELEMENTS
-            self._other = torch.empty((self.sets.count, padded), dtype=first.dtype, device=first.device)
-            other = self._other.as_strided((self.sets.count, columns, rows), (padded, rows, 1))
+            self._other = torch.empty((self.sets.count, pitch), dtype=first.dtype, device=first.device)
+            other = self._other.as_strided((self.sets.count, columns, rows), (pitch, rows, 1))
             other.copy_(stored.transpose(1, 2))
         return self._other
 

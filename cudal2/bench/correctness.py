@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 
 from cudal2.bench.check_data import Operands, revealing, zero_one
-from cudal2.bench.inputs import BufferSets, as_math, as_stored
+from cudal2.bench.inputs import BufferSets, as_math
 from cudal2.bench.timing import Contestant
 from cudal2.problem import Acc, Problem
 
@@ -175,7 +175,7 @@ class Checks:
 
     def _store(self, index: int, operands: Operands) -> None:
         self.sets.a(index).copy_(operands.a)
-        self.sets.b(index).copy_(as_stored(operands.b, self.sets.problem.layout))
+        as_math(self.sets.b(index), self.sets.problem.layout).copy_(operands.b)
 
     def _changed_input(self) -> str:
         """Which operands are not what they were; put right again for the next contestant."""

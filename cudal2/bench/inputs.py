@@ -129,11 +129,6 @@ def stored_shape(problem: Problem) -> tuple[int, int]:
     return (problem.k, problem.n) if problem.layout == "nn" else (problem.n, problem.k)
 
 
-def as_stored(b: torch.Tensor, layout: Layout) -> torch.Tensor:
-    """B given as [k, n], laid out as the problem stores it."""
-    return b if layout == "nn" else b.t()
-
-
 def as_math(b: torch.Tensor, layout: Layout) -> torch.Tensor:
     """B as [k, n], whatever its storage."""
     return b if layout == "nn" else b.t()
