@@ -18,7 +18,7 @@ from cudal2.bench.rounds import RoundLimits, run_rounds
 from cudal2.build.artifact import BuiltKernel
 from cudal2.errors import first_line
 from cudal2.problem import Problem
-from cudal2.records.finals import LAYOUT_SUFFIXES, REFERENCE
+from cudal2.records.finals import REFERENCE, names_of
 from cudal2.records.measurement import Measurement, Status
 from cudal2.space.config import KernelConfig
 
@@ -198,8 +198,7 @@ def _columns(entrants: Sequence[Entrant]) -> list[bool]:
 
 def _reference_times(entrants: Sequence[Entrant], ledger: _Ledger) -> tuple[float, ...]:
     """Times of the better cuBLASLt-AutoTuning layout."""
-    names = {REFERENCE, *(f"{REFERENCE}_{suffix}" for suffix in LAYOUT_SUFFIXES)}
-    rows = [ledger.good_times(entrant.label) for entrant in entrants if entrant.contestant in names]
+    rows = [ledger.good_times(entrant.label) for entrant in entrants if entrant.contestant in names_of(REFERENCE)]
     return min((row for row in rows if row), key=statistics.median, default=())
 
 

@@ -27,6 +27,11 @@ LAYOUT_SUFFIXES = ("tn", "nn")
 Verdict = Literal["win", "tie", "loss"]
 
 
+def names_of(baseline: str) -> tuple[str, ...]:
+    """Contestants that are this baseline: its name alone, or with the operand layout it was measured in."""
+    return (baseline, *(f"{baseline}_{suffix}" for suffix in LAYOUT_SUFFIXES))
+
+
 @dataclass(frozen=True)
 class Comparison:
     """How much faster one contestant is than another in the same rounds.
@@ -105,7 +110,7 @@ class Final:
 
     def baseline(self, name: str) -> Measurement | None:
         """A baseline by name, the better of its operand layouts where it was measured in both."""
-        names = {name, *(f"{name}_{suffix}" for suffix in LAYOUT_SUFFIXES)}
+        names = names_of(name)
         return _fastest(row for row in self.rows if row.config is None and row.contestant in names)
 
     def against(self, name: str) -> Comparison | None:

@@ -20,7 +20,7 @@ from cudal2.errors import RecordError, UsageError
 from cudal2.paths import data_dir
 from cudal2.problem import Acc, Problem
 from cudal2.records.columns import Cells, list_medians, mapped, numbers, or_missing
-from cudal2.records.finals import LAYOUT_SUFFIXES, REFERENCE
+from cudal2.records.finals import REFERENCE, names_of
 from cudal2.records.fingerprint import Fingerprint
 from cudal2.records.measurement import Measurement, Mode, Status
 from cudal2.records.parquet import AXIS_NAMES, RecordingMetadata, measurement_at, read_table, to_table, write_parquet
@@ -169,7 +169,7 @@ class Recording:
         refs = refs[~np.isnan(refs)]
         if refs.size:
             return float(np.median(refs))
-        names = (REFERENCE, *(f"{REFERENCE}_{suffix}" for suffix in LAYOUT_SUFFIXES))
+        names = names_of(REFERENCE)
         baselines = [row.median_us for name, row in self.baselines(problem).items() if name in names and row.ok]
         if not baselines:
             raise RecordError(f"{problem.mnk}: no {REFERENCE} reference was recorded; record it with baselines")
