@@ -121,9 +121,8 @@ def evaluate(
         NothingValidError: No candidate ran.
         WorkerError: The final could not be run to its end.
     """
-    request = FinalRequest(problem, (), settings, tuple(pdl), limits)
     checked: list[Measurement] = []
-    for column in request.pdl:
+    for column in pdl:
         for row in worker.measure(problem, candidates, settings, pdl=column, reference=False):
             checked.append(row)
             on_step(f"checked {len(checked)}; the final comes next")
