@@ -8,7 +8,7 @@ rewritten. Ratios to the interleaved reference are compared, since clocks drift 
 
 from __future__ import annotations
 
-import math
+import statistics
 import sys
 from collections import defaultdict
 from collections.abc import Callable
@@ -92,7 +92,7 @@ def line(name: str, keeps: Callable[[KernelConfig], bool], times: dict[Problem, 
             losses[problem] = min(left) / min(column.values())
     if not losses:
         return f"| {name} | none left | | | | {len(times)} |"
-    mean = math.exp(sum(math.log(loss) for loss in losses.values()) / len(losses))
+    mean = statistics.geometric_mean(losses.values())
     worst = max(losses, key=lambda problem: losses[problem])
     over = sum(loss > 1.01 for loss in losses.values())
     where = f"{worst.mnk} (floor {floor_us(worst.m, worst.n, worst.k):.3g} us)" if over else "-"

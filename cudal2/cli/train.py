@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import logging
-import math
+import statistics
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -108,8 +108,8 @@ def _report(result: TrainResult, as_json: bool) -> int:
     note(f"{result.steps} steps, {result.distinct} configurations measured, {result.steps_per_s:.0f} steps/s")
     if not best:
         raise NothingValidError(f"no candidate was valid in {result.steps} steps: {result.run_dir} has the records")
-    geomean = math.exp(sum(math.log(found.speedup) for found in best) / len(best))
-    note(f"best kernels found: {geomean:.3f}x cuBLASLt-AutoTuning, geometric mean of {counted(len(best), 'shape')}")
+    mean = statistics.geometric_mean(found.speedup for found in best)
+    note(f"best kernels found: {mean:.3f}x cuBLASLt-AutoTuning, geometric mean of {counted(len(best), 'shape')}")
     for path in result.table_paths:
         note(f"table, with the library where no kernel of ours won; search figures, not final ones: {path}")
         if not as_json:

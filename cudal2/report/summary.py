@@ -6,7 +6,7 @@ our time in the same round. A shape none of our kernels solved is no win; it is 
 
 from __future__ import annotations
 
-import math
+import statistics
 from collections import defaultdict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -103,8 +103,8 @@ def load_finals(path: Path | None = None) -> Shards:
 
 def geomean(ratios: Iterable[float]) -> float | None:
     """Geometric mean; ``None`` of nothing."""
-    logs = [math.log(ratio) for ratio in ratios]
-    return math.exp(math.fsum(logs) / len(logs)) if logs else None
+    known = list(ratios)
+    return statistics.geometric_mean(known) if known else None
 
 
 def judge_shapes(records: Iterable[Measurement], floors: Floors = floor_us) -> dict[str, dict[str, tuple[Judged, ...]]]:
