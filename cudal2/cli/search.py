@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -108,9 +109,7 @@ def _print(results: list[SearchResult], as_json: bool) -> None:
 
 
 def _reasons(results: list[SearchResult]) -> str:
-    counts: dict[str, int] = {}
+    counts: Counter[str] = Counter()
     for result in results:
-        for reason, count in result.failures.items():
-            counts[reason] = counts.get(reason, 0) + count
-    worst = sorted(counts.items(), key=lambda item: -item[1])[:3]
-    return "; ".join(f"{count} x {reason}" for reason, count in worst) or "nothing was legal"
+        counts.update(result.failures)
+    return "; ".join(f"{count} x {reason}" for reason, count in counts.most_common(3)) or "nothing was legal"

@@ -6,6 +6,7 @@ A strategy sees a :class:`SearchSession` and nothing else: it cannot read the re
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -80,12 +81,7 @@ class SearchResult:
     @property
     def failures(self) -> dict[str, int]:
         """How many candidates failed, by ``status: reason``."""
-        counts: dict[str, int] = {}
-        for row in self.measurements:
-            if not row.ok:
-                key = f"{row.status.value}: {row.reason}"
-                counts[key] = counts.get(key, 0) + 1
-        return counts
+        return dict(Counter(f"{row.status.value}: {row.reason}" for row in self.measurements if not row.ok))
 
 
 def log_ratio(measurement: Measurement, reference_us: float) -> float:
