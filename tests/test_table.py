@@ -275,6 +275,12 @@ def test_a_neighbour_keeps_its_cubin_with_run_time_axes_that_fit():
     assert SearchSpace().explain(fitted.config, Problem(1024, 1024, 1024)) == []
 
 
+def test_a_persistent_neighbour_may_have_more_stages_than_this_shape_has_k_tiles():
+    """Its stages run on into the next tile, so only the same cubin without persistence is illegal here."""
+    found = KernelTable(HEADER, [entry("4096_4096_128", WAVES)]).best(4096, 4096, 64)
+    assert found.config.stages == 4 and found.config.persistent and found.evidence == "transferred"
+
+
 def test_a_shape_tma_cannot_address_gets_nothing(table):
     assert table.best(64, 64, 63) is None
     assert "alignment" in table.explain(64, 64, 63)

@@ -275,7 +275,8 @@ class KernelTable:
 
     def _fitted(self, config: KernelConfig, problem: Problem) -> KernelConfig | None:
         """The configuration if legal for the problem, else the same cubin with the closest run-time axes that are."""
-        if self._space.explain(replace(config, raster="m", group=1, persistent=False), problem):
+        least = [replace(config, raster="m", group=1, persistent=persistent) for persistent in (config.persistent, False)]
+        if all(self._space.explain(variant, problem) for variant in least):
             return None
         groups = [group for group in _GROUPS if group <= config.group]
         for group, raster, persistent in product(groups, (config.raster, "m"), (config.persistent, False)):
