@@ -58,7 +58,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> dict[str, object]:
         return Evaluation(problem, tuple(rows), (), settings, limits)
 
     monkeypatch.setattr(command, "require_gpu", lambda device: None)
-    monkeypatch.setattr(command, "_built", built)
+    monkeypatch.setattr(command, "built", built)
     monkeypatch.setattr(local, "LocalRunner", FakeRunner)
     monkeypatch.setattr(judged, "evaluate", evaluate)
     return seen

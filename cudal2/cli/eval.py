@@ -8,16 +8,15 @@ from typing import TYPE_CHECKING, Any
 
 from cudal2.cli import arguments as shared
 from cudal2.cli.backend import require_gpu
+from cudal2.cli.candidates import built, legal
 from cudal2.cli.output import note, print_json, print_table
-from cudal2.errors import NothingValidError, TableError, UsageError
+from cudal2.errors import TableError, UsageError
 from cudal2.problem import Problem
 from cudal2.space.config import KernelConfig
 
 if TYPE_CHECKING:
     from cudal2.bench.evaluate import Evaluation
-    from cudal2.build.artifact import BuiltKernel
     from cudal2.records.fingerprint import Fingerprint
-    from cudal2.runners.local import LocalRunner
 
 _EPILOG = """examples:
   ./eval_one_file.sh --mnk 64_4096_64 --acc_precise fp32 --device_type h200 --warmup_seconds 5 \\
@@ -97,7 +96,7 @@ def run(arguments: argparse.Namespace) -> int:
     settings = load_bench(arguments.bench)
     if arguments.mode == "server":
         raise UsageError("--mode server is not available in this version; use --mode offline")
-    given = [_legal(shared.config(text), problem) for text in arguments.config or ()]
+    given = [legal(shared.config(text), problem) for text in arguments.config or ()]
     require_gpu(arguments.gpu_device_id)
     from cudal2.bench.evaluate import evaluate, write
     from cudal2.bench.rounds import RoundLimits
@@ -112,7 +111,7 @@ def run(arguments: argparse.Namespace) -> int:
         if arguments.device_type not in environment.gpu.lower():
             note(f"--device_type {arguments.device_type}, but GPU {device} is {environment.gpu}: reported as that")
         configs = given or _from_table(arguments, problem, environment)
-        candidates = _built(configs, problem, runner)
+        candidates = built(configs, problem, runner)
         columns = PDL_COLUMNS[arguments.pdl]
         with Progress("eval", len(candidates) * len(columns) + 1) as progress:
             evaluation = evaluate(
@@ -123,15 +122,6 @@ def run(arguments: argparse.Namespace) -> int:
     for path in paths:
         note(f"written: {path}")
     return 0
-
-
-def _legal(config: KernelConfig, problem: Problem) -> KernelConfig:
-    from cudal2.space.space import SearchSpace
-
-    reasons = SearchSpace().explain(config, problem)
-    if reasons:
-        raise UsageError(f"{config.name} is illegal for {problem.mnk}: {reasons[0]}")
-    return config
 
 
 def _from_table(arguments: argparse.Namespace, problem: Problem, environment: Fingerprint) -> list[KernelConfig]:
@@ -151,27 +141,6 @@ def _from_table(arguments: argparse.Namespace, problem: Problem, environment: Fi
     configs, why = table_configs(problem, table, SearchSpace())
     note(why)
     return configs
-
-
-def _built(
-    configs: list[KernelConfig], problem: Problem, runner: LocalRunner
-) -> list[tuple[KernelConfig, BuiltKernel]]:
-    from cudal2.build.artifact import BuiltKernel
-    from cudal2.build.pool import build_all
-    from cudal2.codegen import build_key
-
-    requests = [(config, problem.acc, problem.layout) for config in configs]
-    results = build_all(requests, runner.cache, runner.toolchain)
-    candidates = []
-    for config in configs:
-        result = results[build_key(config, problem.acc, problem.layout)]
-        if isinstance(result, BuiltKernel):
-            candidates.append((config, result))
-        else:
-            note(f"{config.name} does not build: {result.reason} (log: {result.log_path})")
-    if not candidates:
-        raise NothingValidError(f"{problem.mnk}: no candidate builds; the lines above say why")
-    return candidates
 
 
 def _print(evaluation: Evaluation, environment: dict[str, Any], as_json: bool) -> None:

@@ -1,7 +1,8 @@
 """Append-only JSONL shards: how measurements reach the disk while a run goes on, and how they are read back.
 
 A shard is one process's file. Its first line is the session header with the fingerprint, every other line one
-measurement. A process killed at any moment loses at most the line it was writing.
+row of one kind: a measurement, or what else is recorded with the environment it holds for. A process killed at any
+moment loses at most the line it was writing.
 """
 
 from __future__ import annotations
@@ -10,12 +11,12 @@ import json
 import logging
 import os
 import uuid
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from cudal2.errors import EnvironmentProblemError, RecordError, UsageError
 from cudal2.problem import Problem
@@ -24,6 +25,7 @@ from cudal2.records.measurement import SCHEMA_VERSION, Measurement, Status
 
 logger = logging.getLogger(__name__)
 
+Row = TypeVar("Row")
 MeasurementKey = tuple[Problem, str, str, str, bool]
 
 
@@ -62,7 +64,11 @@ class RecordLog:
 
     def write(self, measurement: Measurement) -> None:
         """Writes one line unbuffered: it outlives this process; only a crash of the machine can still lose it."""
-        self._write({"kind": "measurement", **measurement.to_dict()})
+        self.write_row("measurement", measurement.to_dict())
+
+    def write_row(self, kind: str, values: dict[str, Any]) -> None:
+        """The same for a row of another kind; plain values, read back by :func:`read_rows`."""
+        self._write({"kind": kind, **values})
 
     def sync(self) -> None:
         """Makes what was written outlive the machine; costs milliseconds, so once per batch."""
@@ -95,8 +101,23 @@ class RecordLog:
 
 
 @dataclass(frozen=True)
+class Rows(Generic[Row]):
+    """What a directory of shards holds, of whatever kind.
+
+    Attributes:
+        fingerprints: Every distinct one, in order of appearance.
+        rows: All rows in order.
+        torn_lines: Last lines that were cut off and dropped.
+    """
+
+    fingerprints: tuple[Fingerprint, ...]
+    rows: tuple[Row, ...]
+    torn_lines: int = 0
+
+
+@dataclass(frozen=True)
 class Shards:
-    """What a directory of shards holds.
+    """What a directory of measurements holds.
 
     Attributes:
         fingerprints: Every distinct one, in order of appearance; exactly one unless mixing was allowed.
@@ -130,16 +151,34 @@ def read_shards(directory: Path, allow_mixed: bool = False) -> Shards:
     Raises:
         RecordError: No shard, a broken line that is not the last, an unknown schema, or fingerprints that differ.
     """
+    found = read_rows(directory, "measurement", Measurement.from_dict, allow_mixed)
+    return Shards(found.fingerprints, found.rows, found.torn_lines)
+
+
+def read_rows(
+    directory: Path, kind: str, parse: Callable[[dict[str, Any]], Row], allow_mixed: bool = False
+) -> Rows[Row]:
+    """As :func:`read_shards`, for rows of one kind.
+
+    Args:
+        directory: A directory of shards, or one shard.
+        kind: What :meth:`RecordLog.write_row` was told.
+        parse: A row from its plain values; what it raises on bad ones names file and line.
+        allow_mixed: Accept sessions whose fingerprints differ.
+
+    Raises:
+        RecordError: As :func:`read_shards`, or a row of another kind.
+    """
     directory = Path(directory)
     paths = [directory] if directory.is_file() else sorted(directory.glob("*.jsonl"))
     if not paths:
         raise RecordError(f"{directory}: no records (*.jsonl) here; `cudal2 record` or a run writes them")
     fingerprints: dict[str, Fingerprint] = {}
-    measurements: list[Measurement] = []
+    rows: list[Row] = []
     torn = 0
     for path in paths:
-        shard = _read_shard(path)
-        measurements.extend(shard.measurements)
+        shard = _read_shard(path, kind, parse)
+        rows.extend(shard.rows)
         torn += shard.torn_lines
         for fingerprint in shard.fingerprints:
             fingerprints.setdefault(fingerprint.sha256, fingerprint)
@@ -149,26 +188,27 @@ def read_shards(directory: Path, allow_mixed: bool = False) -> Shards:
                     f"{path}: recorded in another environment than the shards before it "
                     f"({'; '.join(first.differences(fingerprint))}): keep them apart, or allow mixing on purpose"
                 )
-    return Shards(tuple(fingerprints.values()), tuple(measurements), torn)
+    return Rows(tuple(fingerprints.values()), tuple(rows), torn)
 
 
-def _read_shard(path: Path) -> Shards:
+def _read_shard(path: Path, kind: str, parse: Callable[[dict[str, Any]], Row]) -> Rows[Row]:
     """One file; a torn header means the process died before it measured anything."""
     fingerprints: list[Fingerprint] = []
-    measurements: list[Measurement] = []
-    lines = _lines(path)
-    for number, row in lines:
-        if row is None:
+    rows: list[Row] = []
+    for number, values in _lines(path):
+        if values is None:
             logger.warning("%s:%d: the last line is cut off and was dropped", path, number)
-            return Shards(tuple(fingerprints), tuple(measurements), torn_lines=1)
+            return Rows(tuple(fingerprints), tuple(rows), torn_lines=1)
         try:
             if number == 1:
-                fingerprints.append(_header_fingerprint(row))
+                fingerprints.append(_header_fingerprint(values))
+            elif values.pop("kind", None) != kind:
+                raise RecordError(f"not a {kind} row")
             else:
-                measurements.append(_measurement(row))
+                rows.append(parse(values))
         except (RecordError, UsageError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise RecordError(f"{path}:{number}: {error or type(error).__name__}") from error
-    return Shards(tuple(fingerprints), tuple(measurements))
+    return Rows(tuple(fingerprints), tuple(rows))
 
 
 def _lines(path: Path) -> Iterator[tuple[int, dict[str, Any] | None]]:
@@ -195,12 +235,6 @@ def _header_fingerprint(row: dict[str, Any]) -> Fingerprint:
     if row.get("schema") != SCHEMA_VERSION:
         raise RecordError(f"record schema {row.get('schema')!r} is not {SCHEMA_VERSION}, the one this version reads")
     return Fingerprint.from_dict(row["fingerprint"])
-
-
-def _measurement(row: dict[str, Any]) -> Measurement:
-    if row.pop("kind", None) != "measurement":
-        raise RecordError("not a measurement row")
-    return Measurement.from_dict(row)
 
 
 def measurement_key(measurement: Measurement) -> MeasurementKey:

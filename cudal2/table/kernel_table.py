@@ -275,8 +275,8 @@ class KernelTable:
 
     def _fitted(self, config: KernelConfig, problem: Problem) -> KernelConfig | None:
         """The configuration if legal for the problem, else the same cubin with the closest run-time axes that are."""
-        least = [replace(config, raster="m", group=1, persistent=persistent) for persistent in (config.persistent, False)]
-        if all(self._space.explain(variant, problem) for variant in least):
+        plainest = replace(config, raster="m", group=1)
+        if all(self._space.explain(replace(plainest, persistent=p), problem) for p in (config.persistent, False)):
             return None
         groups = [group for group in _GROUPS if group <= config.group]
         for group, raster, persistent in product(groups, (config.raster, "m"), (config.persistent, False)):

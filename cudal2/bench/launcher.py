@@ -1,0 +1,86 @@
+"""The program that Nsight Compute runs: launches each contestant a few times on fresh buffers and checks nothing.
+
+Only the last launch of each contestant lies between the start and the stop of the profiler, so what ncu reports is that
+launch alone: whatever makes the data or warms up is left out without naming a kernel.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from cudal2.bench.baselines import BothLayouts
+from cudal2.bench.candidate import KernelContestant
+from cudal2.bench.inputs import BufferSets
+from cudal2.bench.libraries import VendorLibraries
+from cudal2.bench.timing import Contestant
+from cudal2.build.artifact import BuiltKernel
+from cudal2.launch.driver import ensure_context
+from cudal2.launch.kernel import LoadedKernel
+from cudal2.problem import Problem
+from cudal2.settings import BenchSettings
+from cudal2.space.config import KernelConfig
+
+#: The first loads code and tables; every launch has a buffer set of its own.
+LAUNCHES = 3
+
+
+@dataclass(frozen=True)
+class LaunchRequest:
+    """What to launch, in order.
+
+    Attributes:
+        problem: What is computed.
+        candidates: Configurations and their cubins.
+        baseline: Whether cuBLASLt's first heuristic answer for the problem's layout comes after them.
+        settings: Seed, workspace.
+        device_index: Which GPU.
+    """
+
+    problem: Problem
+    candidates: tuple[tuple[KernelConfig, BuiltKernel], ...]
+    baseline: bool
+    settings: BenchSettings
+    device_index: int = 0
+
+
+def launch_all(request: LaunchRequest) -> None:
+    """Launches every contestant, the last launch of each under the profiler."""
+    torch.cuda.set_device(request.device_index)
+    ensure_context(request.device_index)
+    device = torch.device("cuda", request.device_index)
+    stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+    torch.cuda.set_stream(stream)
+    sets = BufferSets(request.problem, LAUNCHES, device, request.settings.seed)
+    sm_count = torch.cuda.get_device_properties(device).multi_processor_count
+    for config, built in request.candidates:
+        _profile(KernelContestant(LoadedKernel(built, config), config, sets, sm_count), stream)
+    if request.baseline:
+        settings = request.settings
+        with VendorLibraries(request.problem, device, settings.workspace_bytes, 1) as libraries:
+            _profile(libraries.cublaslt(request.problem.layout)[0].on(BothLayouts(sets)), stream)
+
+
+def _profile(contestant: Contestant, stream: torch.cuda.Stream) -> None:
+    for index in range(LAUNCHES - 1):
+        contestant.launch(index, stream.cuda_stream)
+    torch.cuda.synchronize()
+    torch.cuda.profiler.start()
+    contestant.launch(LAUNCHES - 1, stream.cuda_stream)
+    torch.cuda.synchronize()
+    torch.cuda.profiler.stop()
+
+
+def main() -> None:
+    """``python -m cudal2.bench.launcher FILE``: a pickled :class:`LaunchRequest` of our own making."""
+    os.dup2(2, 1)  # stdout is where ncu prints its table
+    launch_all(pickle.loads(Path(sys.argv[1]).read_bytes()))
+
+
+if __name__ == "__main__":
+    main()

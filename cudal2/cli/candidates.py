@@ -1,0 +1,52 @@
+"""Configurations that a command was given, checked and built."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from cudal2.cli.output import note
+from cudal2.errors import NothingValidError, UsageError
+from cudal2.problem import Problem
+from cudal2.space.config import KernelConfig
+
+if TYPE_CHECKING:
+    from cudal2.build.artifact import BuiltKernel
+    from cudal2.runners.local import LocalRunner
+
+
+def legal(config: KernelConfig, problem: Problem) -> KernelConfig:
+    """The configuration, if the full space allows it.
+
+    Raises:
+        UsageError: It is illegal for the problem.
+    """
+    from cudal2.space.space import SearchSpace
+
+    reasons = SearchSpace().explain(config, problem)
+    if reasons:
+        raise UsageError(f"{config.name} is illegal for {problem.mnk}: {reasons[0]}")
+    return config
+
+
+def built(configs: list[KernelConfig], problem: Problem, runner: LocalRunner) -> list[tuple[KernelConfig, BuiltKernel]]:
+    """Each configuration with its cubin; one that does not build is left out with a line that says why.
+
+    Raises:
+        NothingValidError: None builds.
+    """
+    from cudal2.build.artifact import BuiltKernel
+    from cudal2.build.pool import build_all
+    from cudal2.codegen import build_key
+
+    requests = [(config, problem.acc, problem.layout) for config in configs]
+    results = build_all(requests, runner.cache, runner.toolchain)
+    candidates = []
+    for config in configs:
+        result = results[build_key(config, problem.acc, problem.layout)]
+        if isinstance(result, BuiltKernel):
+            candidates.append((config, result))
+        else:
+            note(f"{config.name} does not build: {result.reason} (log: {result.log_path})")
+    if not candidates:
+        raise NothingValidError(f"{problem.mnk}: no candidate builds; the lines above say why")
+    return candidates
