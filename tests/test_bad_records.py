@@ -37,9 +37,17 @@ def with_column(published: Path, path: Path, name: str, value: Any, kind: pa.Dat
     return path
 
 
+def test_a_file_from_before_processes_were_counted_reads_as_one_process(published: Path, tmp_path: Path) -> None:
+    path = tmp_path / "old.parquet"
+    pq.write_table(pq.read_table(published).drop_columns(["process_rounds"]), path)
+    old, new = read_records(path), read_records(published)
+    assert old == new and all(row.process_rounds == () for row in old.measurements)
+
+
 @pytest.mark.parametrize(
     ("name", "value", "kind"),
     [
+        ("process_rounds", None, None),
         *(("times_us", value, None) for value in (None, [], [NAN], [INF], [-1.0], [0.0], [1.0, None])),
         *(("ref_times_us", value, None) for value in (None, [NAN], [-INF], [-5.0])),
         *((name, None, None) for name in ("m", "acc", "status", "pdl", "compile_s", "mode", "contestant")),

@@ -39,6 +39,18 @@ def test_times_are_positive(time_us):
         Measurement(PROBLEM, "sm90_ws", CONFIG, Status.CORRECT, times_us=(1.0, time_us))
 
 
+@pytest.mark.parametrize("rounds", [(1,), (2, 2), (0, 3), (4, -1)])
+def test_times_split_into_the_rounds_of_every_process(rounds):
+    with pytest.raises(ValueError, match="do not split"):
+        Measurement(PROBLEM, "torch", None, Status.CORRECT, times_us=(1.0, 2.0, 3.0), process_rounds=rounds)
+
+
+def test_rows_from_before_processes_were_counted_read_as_one_process():
+    values = Measurement(PROBLEM, "torch", None, Status.CORRECT, times_us=(1.0, 2.0)).to_dict()
+    del values["process_rounds"]
+    assert Measurement.from_dict(values).process_rounds == ()
+
+
 def test_median_and_speedup_use_the_raw_repeats():
     row = Measurement(PROBLEM, "sm90_ws", CONFIG, Status.CORRECT, times_us=(4.0, 2.0, 9.0), ref_times_us=(5.0, 6.0))
     assert row.median_us == 4.0
@@ -53,6 +65,7 @@ def test_no_speedup_without_a_reference():
     "row",
     [
         Measurement(PROBLEM, "sm90_ws", CONFIG, Status.CORRECT, times_us=(1.5, 1.25), ref_times_us=(2.0,), pdl=True),
+        Measurement(PROBLEM, "torch", None, Status.CORRECT, times_us=(1.5, 1.25, 2.0), process_rounds=(1, 2)),
         Measurement(PROBLEM, "sm90_ws", CONFIG, Status.COMPILE, "C7510", detail="log.txt"),
         Measurement(PROBLEM, "cublas", None, Status.CORRECT, times_us=(3.0,), mode="server"),
     ],

@@ -217,3 +217,10 @@ def test_records_read_the_same_from_shards_and_from_a_published_file(tiny_record
     shards, table = read_records(tmp_path), read_records(published)
     assert table.measurements == shards.measurements == tuple(tiny_recording.measurements())
     assert table.fingerprints == shards.fingerprints == (FINGERPRINT,)
+
+
+def test_how_times_split_over_processes_survives_publishing(tiny_recording, tmp_path):
+    row = next(row for row in tiny_recording.measurements() if row.config and len(row.times_us) > 2)
+    split = dataclasses.replace(row, process_rounds=(1, len(row.times_us) - 1))
+    Recording.publish([split], tmp_path / "one.parquet", tiny_recording.metadata.fingerprints)
+    assert read_records(tmp_path / "one.parquet").measurements == (split,)

@@ -183,6 +183,12 @@ def test_dedupe_prefers_more_repeats_then_the_later_row(rows):
     assert dedupe([good, later]) == [later]
 
 
+def test_dedupe_keeps_a_final_figure_over_a_search_with_more_repeats(rows):
+    searched = next(row for row in rows if row.ok and len(row.times_us) > 2)
+    final = dataclasses.replace(searched, times_us=searched.times_us[:2], process_rounds=(1, 1))
+    assert dedupe([final, searched]) == dedupe([searched, final]) == [final]
+
+
 def test_dedupe_tells_pdl_mode_and_contestant_apart(rows):
     good = next(row for row in rows if row.ok)
     others = [dataclasses.replace(good, pdl=True), dataclasses.replace(good, mode="server")]

@@ -9,7 +9,7 @@ import pytest
 from fabricated_finals import CONFIG, final_rows, row
 
 from cudal2.cli.main import main
-from cudal2.errors import UsageError
+from cudal2.errors import RecordError, UsageError
 from cudal2.records.finals import compare, group_finals, latest_finals
 from cudal2.records.fingerprint import Fingerprint
 from cudal2.records.shards import RecordLog
@@ -86,6 +86,42 @@ def test_noise_alone_is_a_tie_at_about_the_stated_level():
     verdicts = [compare(tuple(ours), tuple(other), resamples=400).verdict for ours, other in pairs]
     # A 95 % percentile bootstrap of nine points is a little narrow; it must still call equals equal nearly always.
     assert verdicts.count("tie") > 0.85 * len(verdicts)
+
+
+def test_the_interval_is_the_hull_of_the_processes():
+    ours, other = [1.0] * 6, [1.10, 1.11, 1.12, 1.02, 1.03, 1.04]
+    together, apart = compare(ours, other), compare(ours, other, (3, 3))
+    assert apart.ratio == together.ratio == pytest.approx(1.07)
+    assert (apart.low, apart.high) == (pytest.approx(1.02), pytest.approx(1.12))
+
+
+def test_a_win_needs_every_process():
+    ours = [1.0] * 6
+    assert compare(ours, [1.1] * 5 + [1.05]).verdict == "win"
+    assert compare(ours, [1.1] * 3 + [0.99, 1.01, 1.02], (3, 3)).verdict == "tie"
+    assert compare(ours, [0.9] * 3 + [0.98, 0.99, 1.01], (3, 3)).verdict == "tie"
+    assert compare(ours, [0.9] * 3 + [0.97, 0.98, 0.99], (3, 3)).verdict == "loss"
+
+
+def test_a_process_that_favours_one_side_makes_no_win_where_more_rounds_of_it_would():
+    """Two processes of an equal pair, each 1 % off its own way, 0.1 % from round to round."""
+    rng = np.random.default_rng(2)
+    false_wins = {"one": 0, "two": 0}
+    for _ in range(300):
+        place = rng.normal(1.0, 0.01, 2)
+        ratios = np.concatenate([place[index] * rng.normal(1.0, 1e-3, 5) for index in range(2)])
+        false_wins["one"] += compare([1.0] * 5, list(ratios[:5]), resamples=200).verdict != "tie"
+        false_wins["two"] += compare([1.0] * 10, list(ratios), (5, 5), resamples=200).verdict != "tie"
+    assert false_wins["one"] > 0.8 * 300
+    assert false_wins["two"] < 0.6 * 300
+
+
+def test_rows_of_differently_split_processes_are_refused():
+    rows = final_rows("64_64_64", 1.0, {"cublaslt_auto": 2.0}, rounds=4)
+    rows[0] = dataclasses.replace(rows[0], process_rounds=(2, 2))
+    (final,) = group_finals(rows)
+    with pytest.raises(RecordError, match=r"\[2, 2\] rounds of ours, 4 of cublaslt_auto cannot be paired"):
+        final.against("cublaslt_auto")
 
 
 def test_rounds_that_do_not_pair_are_refused():

@@ -146,7 +146,7 @@ def _from_table(arguments: argparse.Namespace, problem: Problem, environment: Fi
 def _print(evaluation: Evaluation, environment: dict[str, Any], as_json: bool) -> None:
     """Every contestant's median, fastest first, and ours against it with the 95 % interval."""
     from cudal2.bench.evaluate import to_dict
-    from cudal2.records.finals import compare
+    from cudal2.records.finals import compare_rows
 
     if as_json:
         print_json(to_dict(evaluation, environment))
@@ -155,7 +155,7 @@ def _print(evaluation: Evaluation, environment: dict[str, Any], as_json: bool) -
     for final in evaluation.finals:
         ours, pdl = final.ours, "on" if final.pdl else "off"
         for row in sorted((row for row in final.rows if row.ok), key=lambda row: row.median_us):
-            found = compare(ours.times_us, row.times_us) if ours is not None and row is not ours else None
+            found = compare_rows(ours, row) if ours is not None and row is not ours else None
             interval = (
                 (found.ratio, f"{found.low:.3f}..{found.high:.3f}", found.verdict) if found else (None, None, None)
             )

@@ -1,7 +1,7 @@
 """One interleaved comparison read back from its rows: who competed, best of each, and paired ratios with an interval.
 
 Rows belong to one final if they share sizes, accumulator, mode, PDL flag and time stamp: they were timed in the same
-shuffled rounds, so the i-th time of one and the i-th time of another saw the same clocks.
+shuffled rounds of the same processes, so the i-th time of one and the i-th time of another saw the same clocks.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ class Comparison:
     """How much faster one contestant is than another in the same rounds.
 
     Attributes:
-        ratio: Median over rounds of the other's time over ours; above 1 we are faster.
-        low: Lower end of the bootstrap confidence interval of ``ratio``.
-        high: Upper end.
+        ratio: Median over the rounds of all processes of the other's time over ours; above 1 we are faster.
+        low: Lower end of the interval of ``ratio``: the lowest of the processes' own bootstrap intervals.
+        high: Upper end: the highest of them. The hull holds what differs from process to process.
     """
 
     ratio: float
@@ -48,7 +48,7 @@ class Comparison:
 
     @property
     def verdict(self) -> Verdict:
-        """A tie if the interval holds 1: the measurement cannot tell the two apart."""
+        """A win or a loss only if every process agrees; a tie if the hull holds 1: it cannot tell the two apart."""
         if self.low > 1.0:
             return "win"
         return "loss" if self.high < 1.0 else "tie"
@@ -66,14 +66,54 @@ def paired_ratios(times_us: Sequence[float], other_us: Sequence[float]) -> NDArr
 
 
 def compare(
-    times_us: Sequence[float], other_us: Sequence[float], *, level: float = 0.95, resamples: int = 2_000, seed: int = 0
+    times_us: Sequence[float],
+    other_us: Sequence[float],
+    process_rounds: Sequence[int] = (),
+    *,
+    level: float = 0.95,
+    resamples: int = 2_000,
+    seed: int = 0,
 ) -> Comparison:
-    """Median paired ratio and its percentile-bootstrap interval over rounds; the same input gives the same interval."""
+    """Median paired ratio, and the hull of the processes' percentile-bootstrap intervals over their own rounds.
+
+    Rounds of one process share its buffers' places and its clocks, so that more of them cannot show what the next
+    process would; the hull of several can. The same input gives the same interval. Of fewer than six rounds a 95 %
+    bootstrap interval is the range from the lowest to the highest ratio.
+
+    Args:
+        times_us: Ours, in order over all processes.
+        other_us: The other's in the same rounds.
+        process_rounds: How many rounds each process ran; empty for one process.
+        level: Confidence of each process's interval.
+        resamples: Bootstrap resamples.
+        seed: Seed of the resampling.
+
+    Raises:
+        ValueError: The two were not timed in the same rounds.
+    """
     ratios = paired_ratios(times_us, other_us)
+    bounds = [_interval(part, level, resamples, seed) for part in np.split(ratios, np.cumsum(process_rounds[:-1]))]
+    return Comparison(float(np.median(ratios)), min(low for low, _ in bounds), max(high for _, high in bounds))
+
+
+def _interval(ratios: NDArray[np.float64], level: float, resamples: int, seed: int) -> tuple[float, float]:
     rng = np.random.default_rng(seed)
     medians = np.median(ratios[rng.integers(0, ratios.size, (resamples, ratios.size))], axis=1)
     low, high = np.quantile(medians, [(1.0 - level) / 2.0, (1.0 + level) / 2.0])
-    return Comparison(float(np.median(ratios)), float(low), float(high))
+    return float(low), float(high)
+
+
+def compare_rows(ours: Measurement, other: Measurement) -> Comparison:
+    """:func:`compare` of two rows of one final.
+
+    Raises:
+        RecordError: The two were not timed in the same rounds of the same processes.
+    """
+    if len(ours.times_us) != len(other.times_us) or ours.process_rounds != other.process_rounds:
+        rounds, others = (list(row.process_rounds) or len(row.times_us) for row in (ours, other))
+        text = f"{rounds} rounds of ours, {others} of {other.contestant} cannot be paired"
+        raise RecordError(f"final of {ours.problem.mnk} at {ours.utc or 'no time'}: {text}")
+    return compare(ours.times_us, other.times_us, ours.process_rounds)
 
 
 @dataclass(frozen=True)
@@ -120,10 +160,7 @@ class Final:
             RecordError: The two were not timed in the same rounds.
         """
         ours, other = self.ours, self.baseline(name)
-        if ours and other and len(ours.times_us) != len(other.times_us):
-            rounds = f"{len(ours.times_us)} rounds of ours, {len(other.times_us)} of {other.contestant}"
-            raise RecordError(f"final of {self.problem.mnk} at {self.utc or 'no time'}: {rounds} cannot be paired")
-        return compare(ours.times_us, other.times_us) if ours and other else None
+        return compare_rows(ours, other) if ours and other else None
 
 
 def _fastest(rows: Iterable[Measurement]) -> Measurement | None:

@@ -44,6 +44,7 @@ class Measurement:
         pdl: Whether our launches carried the programmatic-dependent-launch attribute.
         times_us: Device time per launch of each graph replay, raw, in order; only if correct.
         ref_times_us: cuBLASLt-AutoTuning in the same interleaved rounds, in order; may be empty.
+        process_rounds: How many of the times each measuring process took, in order; empty if one process took all.
         launches: Launches per replay.
         max_error: Largest error over its bound in the checks (1.0 is the limit).
         registers: Registers per thread as built.
@@ -68,6 +69,7 @@ class Measurement:
     pdl: bool = False
     times_us: tuple[float, ...] = ()
     ref_times_us: tuple[float, ...] = ()
+    process_rounds: tuple[int, ...] = ()
     launches: int = 0
     max_error: float | None = None
     registers: int | None = None
@@ -90,6 +92,8 @@ class Measurement:
             raise ValueError(f"status '{self.status.value}' with reason '{self.reason}': a reason means failure")
         if any(not 0.0 < time_us < math.inf for time_us in (*self.times_us, *self.ref_times_us)):
             raise ValueError("a time is not positive and finite")
+        if self.process_rounds and (min(self.process_rounds) < 1 or sum(self.process_rounds) != len(self.times_us)):
+            raise ValueError(f"{len(self.times_us)} times do not split into {list(self.process_rounds)}")
         if self.mode not in get_args(Mode):
             raise ValueError(f"mode '{self.mode}' is none of {', '.join(get_args(Mode))}")
 
@@ -126,4 +130,5 @@ class Measurement:
         values["status"] = Status(values["status"])
         values["times_us"] = tuple(values["times_us"])
         values["ref_times_us"] = tuple(values["ref_times_us"])
+        values["process_rounds"] = tuple(values.get("process_rounds", ()))
         return cls(**values)

@@ -41,6 +41,7 @@ _RESULT = {
     "pdl": pa.bool_(),
     "times_us": _TIMES,
     "ref_times_us": _TIMES,
+    "process_rounds": pa.list_(pa.int32()),
     "launches": pa.int32(),
     "max_error": pa.float32(),
     "registers": pa.int32(),
@@ -163,6 +164,7 @@ def read_table(path: Path) -> tuple[pa.Table, RecordingMetadata]:
     try:
         table = pq.read_table(path, page_checksum_verification=True)
         metadata = RecordingMetadata.from_json((table.schema.metadata or {})[METADATA_KEY])
+        table = _with_later_columns(table)
         names = table.schema.names
     except FileNotFoundError as error:
         raise RecordError(f"{path}: no such recording") from error
@@ -181,6 +183,14 @@ def read_table(path: Path) -> tuple[pa.Table, RecordingMetadata]:
         raise RecordError(f"{path}: a column is of another kind ({first_line(error)})") from error
     _check_rows(path, table)
     return table, metadata
+
+
+def _with_later_columns(table: pa.Table) -> pa.Table:
+    """Files from before figures were split over processes have no ``process_rounds``: one process took all."""
+    if "process_rounds" in table.schema.names:
+        return table
+    kind = SCHEMA.field("process_rounds").type
+    return table.append_column("process_rounds", pa.array([[]] * table.num_rows, kind))
 
 
 def _check_rows(path: Path, table: pa.Table) -> None:
@@ -216,6 +226,7 @@ def measurement_at(table: pa.Table, row: int) -> Measurement:
     values["status"] = Status(values["status"])
     values["times_us"] = tuple(values["times_us"])
     values["ref_times_us"] = tuple(values["ref_times_us"])
+    values["process_rounds"] = tuple(values["process_rounds"])
     return Measurement(
         problem=problem, config=None if axes["tile_m"] is None else KernelConfig.from_dict(axes), **values
     )

@@ -247,7 +247,8 @@ def dedupe(measurements: Iterable[Measurement]) -> list[Measurement]:
     """One row per key, in order of first appearance.
 
     A kernel that was ever wrong stays wrong; otherwise a pass beats a failure (a neighbour's crash or a busy GPU can
-    fail a good candidate once), more raw repeats beat fewer, and the later row beats the earlier.
+    fail a good candidate once), a final figure beats a search's, more raw repeats beat fewer, and the later row beats
+    the earlier.
     """
     kept: dict[MeasurementKey, Measurement] = {}
     for measurement in measurements:
@@ -257,5 +258,6 @@ def dedupe(measurements: Iterable[Measurement]) -> list[Measurement]:
     return list(kept.values())
 
 
-def _weight(measurement: Measurement) -> tuple[bool, int]:
-    return measurement.status is Status.CORRECTNESS, len(measurement.times_us)
+def _weight(measurement: Measurement) -> tuple[bool, bool, int]:
+    is_final = bool(measurement.process_rounds)
+    return measurement.status is Status.CORRECTNESS, is_final, len(measurement.times_us)

@@ -6,7 +6,7 @@ import csv
 import io
 from collections.abc import Iterable
 
-from cudal2.records.finals import LAYOUT_SUFFIXES, Final, compare
+from cudal2.records.finals import LAYOUT_SUFFIXES, Final, compare_rows
 
 #: Column and baseline; ``max`` is against the better of the two layouts.
 CSV_COLUMNS = {
@@ -42,4 +42,4 @@ def csv_text(finals: Iterable[Final]) -> str:
 def _cell(final: Final, name: str) -> str:
     ours = final.ours
     other = final.named(name) if name.endswith(LAYOUT_SUFFIXES) else final.baseline(name)
-    return f"{compare(ours.times_us, other.times_us).ratio:.4f}" if ours and other else ""
+    return f"{compare_rows(ours, other).ratio:.4f}" if ours and other else ""
