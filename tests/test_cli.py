@@ -22,7 +22,7 @@ from cudal2.space.axes import SM90_WS_AXES
 from cudal2.space.config import KernelConfig
 
 ROOT = Path(__file__).parents[1]
-COMMANDS = ["space", "render", "build", "record", "search", "train", "table", "eval", "report", "doctor"]
+COMMANDS = ["space", "render", "build", "record", "search", "train", "table", "eval", "profile", "report", "doctor"]
 CONFIG = KernelConfig(128, 128, 64, 4, "coop", 2, 1, 1, 1, "tma", 1, "m", 1, False)
 
 no_gpu_here = pytest.mark.skipif(gpu_problem() is None, reason="this machine has a GPU")

@@ -62,7 +62,7 @@ def test_only_exactly_this_problem_and_configuration_has_counters():
 
 @pytest.mark.parametrize("value", [-0.1, float("nan"), float("inf"), True, "0.5"])
 def test_what_is_no_counter_is_refused(value):
-    with pytest.raises(RecordError, match="l2_hit_rate = .* is no counter"):
+    with pytest.raises(RecordError, match=r"l2_hit_rate = .* is no counter"):
         Counters(l2_hit_rate=value)
 
 

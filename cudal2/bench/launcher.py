@@ -9,44 +9,21 @@ from __future__ import annotations
 import os
 import pickle
 import sys
-from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 
 from cudal2.bench.baselines import BothLayouts
 from cudal2.bench.candidate import KernelContestant
+from cudal2.bench.counters import LaunchRequest
 from cudal2.bench.inputs import BufferSets
 from cudal2.bench.libraries import VendorLibraries
 from cudal2.bench.timing import Contestant
-from cudal2.build.artifact import BuiltKernel
 from cudal2.launch.driver import ensure_context
 from cudal2.launch.kernel import LoadedKernel
-from cudal2.problem import Problem
-from cudal2.settings import BenchSettings
-from cudal2.space.config import KernelConfig
 
 #: The first loads code and tables; every launch has a buffer set of its own.
 LAUNCHES = 3
-
-
-@dataclass(frozen=True)
-class LaunchRequest:
-    """What to launch, in order.
-
-    Attributes:
-        problem: What is computed.
-        candidates: Configurations and their cubins.
-        baseline: Whether cuBLASLt's first heuristic answer for the problem's layout comes after them.
-        settings: Seed, workspace.
-        device_index: Which GPU.
-    """
-
-    problem: Problem
-    candidates: tuple[tuple[KernelConfig, BuiltKernel], ...]
-    baseline: bool
-    settings: BenchSettings
-    device_index: int = 0
 
 
 def launch_all(request: LaunchRequest) -> None:
@@ -70,10 +47,10 @@ def _profile(contestant: Contestant, stream: torch.cuda.Stream) -> None:
     for index in range(LAUNCHES - 1):
         contestant.launch(index, stream.cuda_stream)
     torch.cuda.synchronize()
-    torch.cuda.profiler.start()
+    torch.cuda.profiler.start()  # type: ignore[no-untyped-call]
     contestant.launch(LAUNCHES - 1, stream.cuda_stream)
     torch.cuda.synchronize()
-    torch.cuda.profiler.stop()
+    torch.cuda.profiler.stop()  # type: ignore[no-untyped-call]
 
 
 def main() -> None:

@@ -13,18 +13,20 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from cudal2.bench import ncu
 from cudal2.cli import arguments as shared
 from cudal2.cli.backend import gpu_problem
 from cudal2.cli.output import note, pip_install, print_json, print_table
 from cudal2.errors import Cudal2Error, EnvironmentProblemError
 from cudal2.paths import cache_dir, configs_dir, data_dir, kernels_dir
 
-_EPILOG = """jobs: table (read tables), replay (train, no GPU), build (compile kernels), gpu (measure), report (plots)
+_EPILOG = """jobs: table (read tables), replay (train, no GPU), build (compile kernels), gpu (measure),
+      profile (counters, on top of gpu), report (plots)
 examples:
   cudal2 doctor                 everything; exit code 2 only if the jobs that need no GPU cannot run
   cudal2 doctor --need gpu      what measuring needs; exit code 2 unless this machine can"""
 
-JOBS = ("table", "replay", "build", "gpu", "report")
+JOBS = ("table", "replay", "build", "gpu", "profile", "report")
 
 
 @dataclass(frozen=True)
@@ -102,6 +104,7 @@ def examine(arch: Any) -> list[Check]:
         _torch_cuda(),
         _package("nvmath-python", "nvmath", ("gpu",), pip_install("cuda")),
         _package("nvidia-ml-py", "pynvml", ("gpu",), pip_install("cuda")),
+        _profiler(),
         _package("matplotlib", "matplotlib", ("report",), pip_install("report")),
     ]
 
@@ -193,3 +196,10 @@ def _torch_cuda() -> Check:
     if torch.version.cuda is None:
         return Check(name, jobs, False, f"{torch.__version__} has no CUDA", fix)
     return Check(name, jobs, True, f"CUDA {torch.version.cuda}")
+
+
+def _profiler() -> Check:
+    name, jobs = "Nsight Compute", ("profile",)
+    if ncu.find() is None:
+        return Check(name, jobs, False, "no ncu in PATH, the CUDA toolkit or /opt/nvidia", ncu.INSTALL)
+    return _guarded(name, jobs, ncu.INSTALL, lambda: ncu.Ncu.find().version)

@@ -11,12 +11,12 @@ import sys
 from collections.abc import Callable, Sequence
 
 from cudal2 import __version__
-from cudal2.cli import build, doctor, eval, record, render, report, search, space, table, train
+from cudal2.cli import build, doctor, eval, profile, record, render, report, search, space, table, train
 from cudal2.cli.arguments import Parser
 from cudal2.cli.output import complain, give_up, note, pip_install
 from cudal2.errors import Cudal2Error
 
-COMMANDS = (space, render, build, record, search, train, table, eval, report, doctor)
+COMMANDS = (space, render, build, record, search, train, table, eval, profile, report, doctor)
 INTERRUPTED = 130
 #: Extra that brings each package; the message names the command that installs it. Empty: no extra is needed.
 EXTRAS = {

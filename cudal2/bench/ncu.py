@@ -1,0 +1,226 @@
+"""Nsight Compute from outside: where it is, how it is asked, what its table says. Knows nothing about kernels.
+
+Metric names are those of ``ncu --query-metrics --chips gh100``; what the tool does to its target says its manual
+(https://docs.nvidia.com/nsight-compute/NsightComputeCli): kernels run alone and once per pass, caches are flushed
+before every pass.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import csv
+import math
+import os
+import re
+import shutil
+import signal
+import subprocess
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from cudal2.errors import EnvironmentProblemError, WorkerError
+
+CACHE_CONTROL, CLOCK_CONTROL = "all", "none"
+#: Where installers put it: a toolkit, and a folder of versions.
+INSTALLED = (Path("/usr/local/cuda"), Path("/opt/nvidia/nsight-compute"))
+INSTALL = "install Nsight Compute (with the CUDA toolkit, or from https://developer.nvidia.com/nsight-compute)"
+PERMIT = (
+    "run as root, or let everyone read them: `options nvidia NVreg_RestrictProfilingToAdminUsers=0` in /etc/modprobe.d "
+    "and reboot; in a container add --cap-add SYS_ADMIN (https://developer.nvidia.com/ERR_NVGPUCTRPERM)"
+)
+
+Units = Mapping[str, float]
+
+# What the tool's units are in ours; --print-units base makes it use the smallest. A unit that is not here is no number.
+_FRACTION: Units = {"%": 0.01}
+_MICROSECONDS: Units = {"ns": 1e-3, "nsecond": 1e-3, "us": 1.0, "usecond": 1.0, "ms": 1e3, "msecond": 1e3}
+_MEGAHERTZ: Units = {
+    **dict.fromkeys(("hz", "1/s", "cycle/s", "cycle/second"), 1e-6),
+    **dict.fromkeys(("mhz", "cycle/us", "cycle/usecond"), 1.0),
+    **dict.fromkeys(("ghz", "cycle/ns", "cycle/nsecond"), 1e3),
+}
+_BYTES: Units = {"byte": 1.0, "kbyte": 1e3, "mbyte": 1e6, "gbyte": 1e9}
+_COUNT: Units = {}
+
+#: Counter name to the tool's metric and its units; a count takes any.
+METRICS: dict[str, tuple[str, Units]] = {
+    "l2_hit_rate": ("lts__t_sector_hit_rate.pct", _FRACTION),
+    "l2_throughput": ("lts__throughput.avg.pct_of_peak_sustained_elapsed", _FRACTION),
+    "dram_throughput": ("dram__throughput.avg.pct_of_peak_sustained_elapsed", _FRACTION),
+    "tma_throughput": (
+        "l1tex__m_xbar2l1tex_read_bytes_mem_global_op_tma_ld.sum.pct_of_peak_sustained_elapsed",
+        _FRACTION,
+    ),
+    "tensor_active": ("sm__pipe_tensor_cycles_active.avg.pct_of_peak_sustained_elapsed", _FRACTION),
+    "wgmma_issue": ("sm__inst_executed_pipe_tensor_op_gmma.avg.pct_of_peak_sustained_active", _FRACTION),
+    "occupancy": ("sm__warps_active.avg.pct_of_peak_sustained_active", _FRACTION),
+    "issue_rate": ("smsp__issue_active.avg.per_cycle_active", _COUNT),
+    "registers": ("launch__registers_per_thread", _COUNT),
+    "waves": ("launch__waves_per_multiprocessor", _COUNT),
+    "duration_us": ("gpu__time_duration.sum", _MICROSECONDS),
+    "sm_clock_mhz": ("sm__cycles_elapsed.avg.per_second", _MEGAHERTZ),
+    "tma_load_bytes": ("l1tex__m_xbar2l1tex_read_bytes_mem_global_op_tma_ld.sum", _BYTES),
+}
+_VERSION = re.compile(r"^Version (\d[\w.]*)", re.MULTILINE)
+_VERSION_DEADLINE_S = 30.0
+
+
+@dataclass(frozen=True)
+class KernelRow:
+    """One kernel launch in the tool's table.
+
+    Attributes:
+        kernel: Its name.
+        values: Counter name to value in our units; ``None`` where the tool gave no number.
+    """
+
+    kernel: str
+    values: dict[str, float | None]
+
+
+@dataclass(frozen=True)
+class Ncu:
+    """The tool.
+
+    Attributes:
+        path: Its executable.
+        version: For example ``2025.3.1.0``.
+    """
+
+    path: Path
+    version: str
+
+    @classmethod
+    def find(cls) -> Ncu:
+        """Looks in ``$PATH``, the CUDA toolkit and ``/opt/nvidia/nsight-compute``, newest first.
+
+        Raises:
+            EnvironmentProblemError: It is not there, or does not run.
+        """
+        path = find()
+        if path is None:
+            raise EnvironmentProblemError(f"ncu is not in PATH, CUDA_HOME/bin or /opt/nvidia/nsight-compute: {INSTALL}")
+        output, code = run_to_end([str(path), "--version"], _VERSION_DEADLINE_S)
+        version = _VERSION.search(output)
+        if code or version is None:
+            raise EnvironmentProblemError(f"{path} --version does not answer as Nsight Compute does: {INSTALL}")
+        return cls(path, version[1])
+
+    def profile(self, program: Sequence[str], deadline_s: float) -> list[KernelRow]:
+        """Runs a program under the tool; what it launches between profiler start and stop comes back, in order.
+
+        Args:
+            program: Command line; whatever it prints must not go to stdout.
+            deadline_s: Seconds after which the tool and everything it started are killed.
+
+        Raises:
+            EnvironmentProblemError: The driver lets this user read no counters.
+            WorkerError: It took too long, failed, or printed no table.
+        """
+        output, code = run_to_end([*self.command(), *program], deadline_s)
+        if "ERR_NVGPUCTRPERM" in output:
+            raise EnvironmentProblemError(f"the driver lets this user read no counters (ERR_NVGPUCTRPERM): {PERMIT}")
+        rows = parse(output)
+        if code or not rows:
+            raise WorkerError(f"Nsight Compute {self.version} gave no counters (exit code {code}): {_cause(output)}")
+        return rows
+
+    def command(self) -> list[str]:
+        """The command line up to the program; units are base ones, so that no figure is scaled to be readable."""
+        options = ["--clock-control", CLOCK_CONTROL, "--cache-control", CACHE_CONTROL, "--target-processes", "all"]
+        options += ["--profile-from-start", "off", "--csv", "--page", "raw", "--print-units", "base"]
+        return [str(self.path), *options, "--metrics", ",".join(metric for metric, _ in METRICS.values())]
+
+
+def find() -> Path | None:
+    """The tool's executable; starts nothing."""
+    toolkit, versions = INSTALLED
+    homes = [home for name in ("CUDA_HOME", "CUDA_PATH") if (home := os.environ.get(name))]
+    places = [os.environ.get("PATH", ""), *(f"{home}/bin" for home in (*homes, toolkit))]
+    places += map(str, sorted(versions.glob("*"), key=_numbers, reverse=True))
+    found = next((path for place in places if (path := shutil.which("ncu", path=place))), None)
+    return Path(found) if found is not None else None
+
+
+def _numbers(path: Path) -> list[int]:
+    return [int(number) for number in re.findall(r"\d+", path.name)]
+
+
+def run_to_end(command: Sequence[str], deadline_s: float) -> tuple[str, int]:
+    """Everything a command prints, on either stream, and its exit code.
+
+    It gets a process group of its own, and none of it is left: at the deadline, or on Ctrl-C, the group is killed.
+
+    Raises:
+        WorkerError: It was still running at the deadline.
+        EnvironmentProblemError: It cannot be started.
+    """
+    # A locale could turn the decimal point of the table into a comma.
+    environment = {**os.environ, "LC_ALL": "C"}
+    try:
+        process = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            env=environment,
+            start_new_session=True,
+            encoding="utf-8",
+            errors="replace",
+        )
+    except OSError as error:
+        raise EnvironmentProblemError(f"cannot start {command[0]}: {error.strerror}") from error
+    try:
+        output, _ = process.communicate(timeout=deadline_s)
+    except subprocess.TimeoutExpired as error:
+        raise WorkerError(f"{Path(command[0]).name} gave no answer within {deadline_s:g} s and was killed") from error
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+    return output, process.returncode
+
+
+def parse(output: str) -> list[KernelRow]:
+    """The table in what the tool printed; empty if there is none. Other lines may stand around it.
+
+    The first row names the columns, the second their units, each other is one kernel launch.
+    """
+    lines = output.splitlines()
+    start = next((number for number, line in enumerate(lines) if line.startswith('"ID"')), None)
+    if start is None:
+        return []
+    try:
+        header, *rows = csv.reader(lines[start:])
+    except csv.Error:
+        return []
+    table = [dict(zip(header, row, strict=True)) for row in rows if len(row) == len(header)]
+    if not table or "Kernel Name" not in header:
+        return []
+    units = table[0] if not table[0]["ID"] else {}
+    launches = [row for row in table if row["ID"].isdigit()]
+    return [KernelRow(row["Kernel Name"], _values(row, units)) for row in launches]
+
+
+def _values(row: dict[str, str], units: dict[str, str]) -> dict[str, float | None]:
+    return {
+        name: _number(row.get(metric, ""), units.get(metric, ""), known) for name, (metric, known) in METRICS.items()
+    }
+
+
+def _number(text: str, unit: str, known: Units) -> float | None:
+    scale = known.get(unit.lower()) if known else 1.0
+    try:
+        value = float(text.replace(",", ""))
+    except ValueError:
+        return None
+    return value * scale if scale is not None and 0.0 <= value < math.inf else None
+
+
+def _cause(output: str) -> str:
+    """The line that says most: the tool's own error, else the last that anything printed."""
+    lines = [line.strip() for line in output.splitlines() if line.strip()]
+    errors = [line for line in lines if line.startswith("==ERROR==")]
+    own = [line for line in lines if not line.startswith("==")]
+    return next(iter([*errors, *own[-1:], *lines[-1:]]), "it printed nothing")
