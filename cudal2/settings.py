@@ -92,7 +92,9 @@ class BenchSettings:
         quarantine_fraction: A time under this fraction of the hardware floor is set aside.
         seed: Seed of operands and shuffles.
         workspace_bytes: Workspace the cuBLASLt baselines may use.
-        heuristic_results: Most cuBLASLt algorithms asked for.
+        heuristic_results: Most cuBLASLt algorithms asked for, per layout.
+        enumerated_results: Most further algorithm configurations of cuBLASLt that are timed, per layout.
+        enumeration_s: Wall time after which no further one is begun, per layout.
     """
 
     replay_ms: float = 2.0
@@ -105,6 +107,8 @@ class BenchSettings:
     seed: int = 0
     workspace_bytes: int = 64 * 2**20
     heuristic_results: int = 100
+    enumerated_results: int = 100
+    enumeration_s: float = 2.0
 
 
 @dataclass(frozen=True)

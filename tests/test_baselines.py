@@ -1,7 +1,9 @@
 """What can be said about the baselines without a GPU: the column-major swap, both layouts of B, tuning decisions."""
 
 import ctypes
+import dataclasses
 import itertools
+import pickle
 import sys
 import types
 
@@ -10,7 +12,7 @@ import pytest
 import torch
 
 from cudal2.bench import cublaslt, libraries
-from cudal2.bench.autotune import AutoTuner, screen
+from cudal2.bench.autotune import AutoTuner, Exploration, Screening
 from cudal2.bench.baselines import BothLayouts, LibraryCall, NotSupportedError, TorchMatmul
 from cudal2.bench.inputs import BufferSets
 from cudal2.errors import EnvironmentProblemError
@@ -103,18 +105,39 @@ class FakeLtError(Exception):
     pass
 
 
+ATTRIBUTES = ("ID", "TILE_ID", "SPLITK_NUM", "REDUCTION_SCHEME", "CTA_SWIZZLING", "CUSTOM_OPTION", "STAGES_ID",
+              "INNER_SHAPE_ID", "CLUSTER_SHAPE_ID")  # fmt: skip
+
+
+def algorithm_bytes(**values):
+    return np.array([values.get(name, 0) for name in ATTRIBUTES], np.uint32).tobytes().ljust(64, b"\0")
+
+
+def attributes_of(data):
+    return dict(zip(ATTRIBUTES, np.frombuffer(data, np.uint32)[: len(ATTRIBUTES)].tolist(), strict=True))
+
+
 class FakeLt:
-    """cuBLASLt's bindings without the library: real enumerations and record layouts, calls written down."""
+    """cuBLASLt's bindings without the library: real enumerations and record layouts, calls written down.
+
+    An algorithm's bytes hold its attributes one after the other, four bytes each. Algorithm 66 takes two tiles, any
+    split and clusters of two; 9 takes no settings; 7 is listed but not for this GPU.
+    """
 
     cuBLASLtError = FakeLtError
+    capabilities = types.MappingProxyType(
+        {"TILE_IDS": [15, 20], "STAGES_IDS": [35], "SPLITK_SUPPORT": [1], "REDUCTION_SCHEME_MASK": [7],
+         "CUSTOM_OPTION_MAX": [1], "CTA_SWIZZLING_SUPPORT": [0]}
+    )  # fmt: skip
 
     def __init__(self, real, found):
         for name in ("MatmulDescAttribute", "MatmulPreferenceAttribute", "MatmulAlgoConfigAttribute", "MatmulTile",
-                     "MatmulStages", "ClusterShape", "matmul_heuristic_result_dtype"):  # fmt: skip
+                     "MatmulStages", "MatmulInnerShape", "ClusterShape", "MatmulAlgoCapAttribute",
+                     "matmul_heuristic_result_dtype", "get_matmul_algo_config_attribute_dtype",
+                     "get_matmul_algo_cap_attribute_dtype"):  # fmt: skip
             setattr(self, name, getattr(real, name))
-        self.get_matmul_algo_config_attribute_dtype = real.get_matmul_algo_config_attribute_dtype
         self.found, self.set_values, self.launched, self.shapes = found, {}, [], []
-        self.destroyed, self.refuses = 0, False
+        self.destroyed, self.refuses, self.lists_nothing = 0, False, False
 
     def create(self):
         return 1
@@ -145,13 +168,46 @@ class FakeLt:
         rows = rows.view(self.matmul_heuristic_result_dtype)
         for index, state in enumerate(self.found[:count]):
             rows[index]["state"], rows[index]["workspace_size"] = state, 1000 + index
+            data = algorithm_bytes(ID=66, TILE_ID=15, SPLITK_NUM=1 + index)
+            rows[index]["algo"]["data_"] = np.frombuffer(data, np.uint64)
         ctypes.c_int.from_address(found).value = min(count, len(self.found))
 
-    def matmul_algo_config_get_attribute(self, algo, attribute, pointer, size, written):
-        ctypes.memset(pointer, 0, size)
+    def matmul_algo_get_ids(self, handle, compute, scale, a, b, c, d, count):
+        if self.lists_nothing:
+            raise self.cuBLASLtError("status 14")
+        assert (compute, scale) == self.kind and (a, b, c, d) == (2, 2, 2, 2) and count >= 64
+        return (66, 7, 9, 9)
+
+    def matmul_algo_init(self, handle, compute, scale, a, b, c, d, number, pointer):
+        if number == 7:
+            raise self.cuBLASLtError("status 8")
+        ctypes.memmove(pointer, algorithm_bytes(ID=number), 64)
+
+    def matmul_algo_cap_get_attribute(self, pointer, attribute, values, size, written):
+        name = self.MatmulAlgoCapAttribute(attribute).name
+        if ctypes.c_uint32.from_address(pointer).value != 66:
+            raise self.cuBLASLtError("status 7")
+        numbers = self.capabilities[name]
+        ctypes.c_uint64.from_address(written).value = 4 * len(numbers)
+        if size:
+            assert size == 4 * len(numbers), name
+            ctypes.memmove(values, (ctypes.c_uint32 * len(numbers))(*numbers), size)
+
+    def matmul_algo_config_get_attribute(self, pointer, attribute, values, size, written):
+        ctypes.memmove(values, pointer + 4 * attribute, size)
+
+    def matmul_algo_config_set_attribute(self, pointer, attribute, values, size):
+        ctypes.memmove(pointer + 4 * attribute, values, size)
+
+    def matmul_algo_check(self, handle, desc, first, second, c, d, pointer, result):
+        fields = attributes_of(ctypes.string_at(pointer, 64))
+        if fields["INNER_SHAPE_ID"] or (fields["ID"] == 66 and fields["CLUSTER_SHAPE_ID"] not in (0, 3, 5)):
+            raise self.cuBLASLtError("status 15")
+        row = np.ctypeslib.as_array((ctypes.c_char * 96).from_address(result)).view(self.matmul_heuristic_result_dtype)
+        row[0]["workspace_size"] = 4096 * (fields["SPLITK_NUM"] - 1)
 
     def matmul(self, *arguments):
-        self.launched.append(arguments)
+        self.launched.append((*arguments, ctypes.string_at(arguments[-4], 64)))
 
     def _destroy(self, *_):
         self.destroyed += 1
@@ -184,16 +240,58 @@ def test_cublaslt_is_asked_for_the_leaderboards_precision(fake_lt, acc, kind, ma
     assert len(calls) == 2, "the answer marked unusable is left out"
     assert calls[0].name == "cublaslt_heuristic_tn" and "rank=0" in calls[0].detail and "rank=2" in calls[1].detail
     assert "workspace=1002" in calls[1].detail
-    again = vendor.cublaslt("tn")
-    for call in (calls[0], again[0], calls[1]):
+    for call in (calls[0], vendor.cublaslt("tn")[0], calls[1]):
         call.enqueue(100, 200, 300, 9)
-    pointers = [arguments[-4] for arguments in fake_lt.launched]
-    assert pointers[0] != pointers[1] and pointers[2] - pointers[0] == 2 * 96, "older answers stay valid"
-    arguments = fake_lt.launched[2]
+    splits = [attributes_of(launched[-1])["SPLITK_NUM"] for launched in fake_lt.launched]
+    assert splits == [1, 1, 3], "every call launches its own algorithm, whatever was asked in between"
+    arguments = fake_lt.launched[2][:-1]
     assert (arguments[3], arguments[5], arguments[8], arguments[10], arguments[-1]) == (200, 100, 300, 300, 9)
     assert arguments[-2] == 2**20
     vendor.close()
     assert fake_lt.destroyed == 2 + 2 * 5
+
+
+@pytest.mark.parametrize(("acc", "schemes"), [("fp32", {0, 2}), ("fp16", {0, 1, 2, 4})])
+def test_enumerated_calls_are_legal_new_and_reduce_in_the_leaderboards_precision(fake_lt, acc, schemes):
+    vendor = libraries.VendorLibraries(Problem(64, 128, 320, acc), "cpu", 8192, 100)
+    offered = vendor.cublaslt("tn")
+    further = vendor.enumerated()
+    assert list(further) == ["tn"], "only where the heuristic was asked"
+    calls = list(further["tn"].near(offered[:1]))
+    configurations = [call.algorithm.configuration for call in (*offered, *calls)]
+    assert len(set(configurations)) == len(configurations)
+    assert {configuration.id for configuration in configurations} == {66, 9}, "7 is listed, but does not initialise"
+    assert {configuration.cluster for configuration in configurations if configuration.id == 66} == {0, 3, 5}
+    assert {configuration.split[1] for configuration in configurations} == schemes
+    # 3 x 4096 bytes is more workspace than there is; parts shorter than 64 are not tried.
+    assert {configuration.split[0] for configuration in configurations[2:]} == {1, 2, 3}
+    assert further["tn"].checked > len(calls)
+    assert "rank=enumerated id=" in calls[0].detail and "inner_shape_id=0" in calls[0].detail
+    call = next(call for call in calls if call.algorithm.configuration.cluster == 3)
+    call.enqueue(100, 200, 300, 9)
+    assert attributes_of(fake_lt.launched[-1][-1])["CLUSTER_SHAPE_ID"] == 3 and "SHAPE_2x1x1" in call.detail
+    fake_lt.lists_nothing = True
+    assert vendor.enumerated() == {}, "a library that lists nothing keeps its own answers"
+
+
+def test_a_chosen_call_is_rebuilt_from_plain_values_or_refused_with_a_reason(fake_lt):
+    problem = Problem(64, 128, 320)
+    vendor = libraries.VendorLibraries(problem, "cpu", 2**20, 100)
+    offered = vendor.cublaslt("nn")
+    chosen = next(vendor.enumerated()["nn"].near(offered)).renamed("cublaslt_auto_nn", "of=3")
+    saved = pickle.loads(pickle.dumps(chosen.saved))
+    restored = libraries.VendorLibraries(problem, "cpu", 2**20, 100).restore(saved)
+    assert (restored.name, restored.detail, restored.layout) == (chosen.name, chosen.detail, "nn")
+    assert restored.saved == chosen.saved
+    for call in (chosen, restored):
+        call.enqueue(100, 200, 300, 9)
+    assert fake_lt.launched[0][-1] == fake_lt.launched[1][-1], "the same 64 bytes"
+    with pytest.raises(NotSupportedError, match="chosen with cuBLASLt 120000; 130000 is loaded"):
+        vendor.restore(dataclasses.replace(saved, library_version=120000))
+    illegal = dataclasses.replace(saved.algorithm, data=algorithm_bytes(ID=66, INNER_SHAPE_ID=1))
+    with pytest.raises(NotSupportedError, match="refuses the algorithm chosen as cublaslt_auto_nn"):
+        vendor.restore(dataclasses.replace(saved, algorithm=illegal))
+    assert vendor.cublas("nn").saved is None
 
 
 def test_no_answer_is_a_reason_not_a_crash(fake_lt):
@@ -235,8 +333,11 @@ def test_screening_keeps_the_fastest_right_ones_and_passes_the_limit_on():
         asked.append(call.detail)
         return call.detail != "rank=2"
 
-    best = screen([named("tn", number) for number in range(6)], time_call, is_right, keep=2)
-    assert [call.detail for call in best] == ["rank=3", "rank=5"]
+    screening = Screening(time_call, is_right)
+    screening.extend(named("tn", number) for number in range(4))
+    assert [call.detail for call in screening.best(9)] == ["rank=3", "rank=0"]
+    screening.extend(named("tn", number) for number in range(4, 6))
+    assert [call.detail for call in screening.best(2)] == ["rank=3", "rank=5"]
     # The wrong one at 1 us never becomes the mark that others are measured by.
     assert limits == [float("inf"), 6.0, 6.0, 6.0, 3.0, 3.0]
     assert len(asked) == len(set(asked)), "a check is never repeated"
@@ -284,8 +385,59 @@ def test_tuning_drops_what_refuses_or_is_wrong_and_answers_per_layout():
         "tn": ("cublaslt_auto_tn", 3.0),
         "nn": ("cublaslt_auto_nn", 4.0),
     }
-    assert chosen["tn"].call.detail == "rank=0 of=5"
+    assert chosen["tn"].call.detail == "rank=0 of=3" and chosen["nn"].call.detail == "rank=4 of=2"
     assert stopwatch.open == 0, "every graph is given back"
     # rank=4 is nearly hopeless by its rough 10 us against rank=3's 5 us graph, and still the faster one.
     wrong |= {"rank=3", "rank=4"}
     assert set(tuner.choose(calls)) == {"tn"}
+
+
+class Near:
+    """Further calls whose number is their time; each is near to leaders of the next higher number."""
+
+    def __init__(self, numbers):
+        self.left, self.checked, self.asked = list(numbers), 0, []
+
+    def near(self, leaders):
+        self.asked.append([leader.detail for leader in leaders])
+        while self.left:
+            self.checked += 2
+            yield named("tn", self.left.pop(0))
+
+
+def tuner_of(times, exploration, wrong=()):
+    buffers = BothLayouts(BufferSets(Problem(8, 8, 8), 2, "cpu"))
+    verify = lambda call: "off by one" if call.detail in wrong else ""  # noqa: E731
+    return AutoTuner(FakeStopwatch(times), buffers, (Refused,), verify, 2.0, 3, 0, exploration)
+
+
+TIMES = {f"rank={number}": float(number) for number in range(1, 100)}
+
+
+def test_tuning_goes_on_around_the_best_so_far_within_its_budget():
+    near = Near(range(39, 9, -1))
+    tuned = tuner_of(TIMES, Exploration(calls=20)).choose([named("tn", 40), named("tn", 41)], {"tn": near})["tn"]
+    assert tuned.call.detail == "rank=20 of=22 enumerated=20 checked=40" and tuned.median_us == 20.0
+    assert near.asked[0] == ["rank=40", "rank=41"], "the heuristic's best come first"
+    assert near.asked[1] == ["rank=28", "rank=29", "rank=30"], "then whoever leads"
+
+
+def test_tuning_stops_when_time_or_configurations_run_out():
+    ticks = itertools.count()
+    tuner = tuner_of(TIMES, Exploration(calls=50, seconds=5.0, clock=lambda: float(next(ticks))))
+    assert "of=5 enumerated=4 " in tuner.choose([named("tn", 40)], {"tn": Near(range(39, 0, -1))})["tn"].call.detail
+    tuner = tuner_of(TIMES, Exploration(calls=50))
+    assert "of=4 enumerated=3 checked=6" in tuner.choose([named("tn", 40)], {"tn": Near([5, 6, 7])})["tn"].call.detail
+    tuner = tuner_of(TIMES, Exploration(calls=0))
+    assert "of=1 enumerated=0 checked=0" in tuner.choose([named("tn", 40)], {"tn": Near([5, 6, 7])})["tn"].call.detail
+
+
+def test_a_wrong_enumerated_call_never_wins_and_the_heuristics_best_is_always_compared():
+    tuner = tuner_of(TIMES, Exploration(calls=50), wrong={"rank=1"})
+    tuned = tuner.choose([named("tn", 40)], {"tn": Near([39, 1, 38, 37, 36])})["tn"]
+    assert tuned.call.detail.startswith("rank=36 of=6")
+    compared = []
+    tuner = tuner_of(TIMES, Exploration(calls=50))
+    compare, tuner._compare = tuner._compare, lambda calls: compared.extend(calls) or compare(calls)
+    tuner.choose([named("tn", 40)], {"tn": Near([39, 38, 37, 36])})
+    assert [call.detail for call in compared] == ["rank=36", "rank=37", "rank=38", "rank=40"]

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from cudal2.bench.autotune import AutoTuner
+from cudal2.bench.autotune import AutoTuner, Exploration
 from cudal2.bench.baselines import LAYOUTS, Baseline, BothLayouts, LibraryCall, NotSupportedError, TorchMatmul
 from cudal2.bench.context import ProblemContext
 from cudal2.bench.correctness import CheckResult, check_sample
@@ -158,7 +158,7 @@ def baseline_entrants(arena: DeviceArena, libraries: VendorLibraries) -> list[En
     calls: list[Baseline] = [*_torch(problem), *(libraries.cublas(layout) for layout in LAYOUTS)]
     offered = {layout: _offered(libraries, layout) for layout in LAYOUTS}
     calls += [answers[0] for answers in offered.values() if answers]
-    calls += _tuned(arena, settings, [call for answers in offered.values() for call in answers])
+    calls += _tuned(arena, settings, libraries, [call for answers in offered.values() for call in answers])
     return [Entrant(call.name, call.name, call.detail, call) for call in calls]
 
 
@@ -178,7 +178,9 @@ def _offered(libraries: VendorLibraries, layout: Any) -> list[LibraryCall]:
         return []
 
 
-def _tuned(arena: DeviceArena, settings: BenchSettings, calls: Sequence[LibraryCall]) -> list[LibraryCall]:
+def _tuned(
+    arena: DeviceArena, settings: BenchSettings, libraries: VendorLibraries, calls: Sequence[LibraryCall]
+) -> list[LibraryCall]:
     tuner = AutoTuner(
         arena.context.stopwatch,
         arena.buffers,
@@ -187,5 +189,6 @@ def _tuned(arena: DeviceArena, settings: BenchSettings, calls: Sequence[LibraryC
         settings.replay_ms,
         _TUNING_ROUNDS,
         settings.seed,
+        Exploration(settings.enumerated_results, settings.enumeration_s),
     )
-    return [tuned.call for tuned in tuner.choose(calls).values()]
+    return [tuned.call for tuned in tuner.choose(calls, libraries.enumerated()).values()]

@@ -1,20 +1,24 @@
 """cuBLASLt-AutoTuning: the fastest of all algorithms the library offers, found the way everything else here is timed.
 
-Every answer is screened by short graphs over the cold rotating buffers; the best few right ones of each layout are
-timed again, interleaved; the medians decide.
+Every answer of its heuristic is screened by short graphs over the cold rotating buffers, then further configurations
+near the best so far; the best few right ones of each layout are timed again, interleaved; the medians decide.
 """
 
 from __future__ import annotations
 
+import itertools
 import logging
 import math
 import random
 import statistics
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Generic, Protocol, TypeVar
 
 from cudal2.bench.baselines import Baseline, BothLayouts, LibraryCall
 from cudal2.bench.timing import Stopwatch, interleave, launches_for
+from cudal2.problem import Layout
 
 logger = logging.getLogger(__name__)
 
@@ -26,8 +30,38 @@ _KEPT_PER_LAYOUT = 3
 _HOPELESS = 1.5
 #: What launching a few kernels from Python between two events may add per launch; graphs, which rank, are free of it.
 _ROUGH_OVERHEAD_US = 10.0
+#: Further configurations tried before the search looks again at who leads.
+_STEP = 12
+_LEADERS = 3
 
 Verify = Callable[[Baseline], str]
+Call = TypeVar("Call", bound=Baseline)
+
+
+class Further(Protocol):
+    """More calls of one layout than the library offers by itself."""
+
+    @property
+    def checked(self) -> int:
+        """Configurations looked at so far, the illegal ones included."""
+
+    def near(self, leaders: Sequence[LibraryCall]) -> Iterator[LibraryCall]:
+        """Calls not given before, nearest to the leaders first."""
+
+
+@dataclass(frozen=True)
+class Exploration:
+    """How far tuning goes beyond what a library offers.
+
+    Attributes:
+        calls: Most further calls per layout.
+        seconds: Wall time after which no further one is begun, per layout.
+        clock: Source of monotonic seconds.
+    """
+
+    calls: int = 0
+    seconds: float = math.inf
+    clock: Callable[[], float] = time.monotonic
 
 
 @dataclass(frozen=True)
@@ -43,40 +77,48 @@ class Tuned:
     median_us: float
 
 
-def screen(
-    calls: Sequence[LibraryCall],
-    time_call: Callable[[LibraryCall, float], float | None],
-    is_right: Callable[[LibraryCall], bool],
-    keep: int = _KEPT_PER_LAYOUT,
-) -> list[LibraryCall]:
-    """The ``keep`` fastest right ones of ``calls``, best first.
+class Screening(Generic[Call]):
+    """Calls timed one after the other, against the best so far.
 
     Whoever takes the lead is checked at once: a wrong algorithm must not make the right ones look hopeless.
 
     Args:
-        calls: What to try, in the library's order.
         time_call: Gives microseconds, or ``None`` for a call that failed or is beyond the limit it is given.
         is_right: Whether a call's result is right; asked at most once per call.
-        keep: How many to return.
     """
-    timed: list[tuple[float, int]] = []
-    verdicts: dict[int, bool] = {}
-    best_us = math.inf
-    for rank, call in enumerate(calls):
-        time_us = time_call(call, _HOPELESS * best_us)
-        if time_us is None:
-            continue
-        if time_us < best_us:
-            verdicts[rank] = is_right(call)
-            if not verdicts[rank]:
+
+    def __init__(self, time_call: Callable[[Call, float], float | None], is_right: Callable[[Call], bool]) -> None:
+        self._time_call = time_call
+        self._is_right = is_right
+        self._calls: list[Call] = []
+        self._timed: list[tuple[float, int]] = []
+        self._verdicts: dict[int, bool] = {}
+        self._best_us = math.inf
+
+    def __len__(self) -> int:
+        """Calls tried."""
+        return len(self._calls)
+
+    def extend(self, calls: Iterable[Call]) -> None:
+        """Tries more calls."""
+        for call in calls:
+            number = len(self._calls)
+            self._calls.append(call)
+            time_us = self._time_call(call, _HOPELESS * self._best_us)
+            if time_us is None or (time_us < self._best_us and not self._right(number)):
                 continue
-            best_us = time_us
-        timed.append((time_us, rank))
-    kept: list[LibraryCall] = []
-    for _, rank in sorted(timed):
-        if len(kept) < keep and (verdicts[rank] if rank in verdicts else is_right(calls[rank])):
-            kept.append(calls[rank])
-    return kept
+            self._best_us = min(self._best_us, time_us)
+            self._timed.append((time_us, number))
+
+    def best(self, count: int) -> list[Call]:
+        """The ``count`` fastest right ones so far, best first."""
+        right = (number for _, number in sorted(self._timed) if self._right(number))
+        return [self._calls[number] for number in itertools.islice(right, count)]
+
+    def _right(self, number: int) -> bool:
+        if number not in self._verdicts:
+            self._verdicts[number] = self._is_right(self._calls[number])
+        return self._verdicts[number]
 
 
 class AutoTuner:
@@ -90,6 +132,7 @@ class AutoTuner:
         replay_ms: Length of a graph in the last comparison.
         rounds: Rounds of the last comparison.
         seed: Seed of its orders.
+        exploration: How far to go beyond what is offered.
     """
 
     def __init__(
@@ -101,6 +144,7 @@ class AutoTuner:
         replay_ms: float,
         rounds: int,
         seed: int = 0,
+        exploration: Exploration | None = None,
     ) -> None:
         self._stopwatch = stopwatch
         self._buffers = buffers
@@ -109,21 +153,58 @@ class AutoTuner:
         self._replay_ms = replay_ms
         self._rounds = rounds
         self._rng = random.Random(seed)
+        self._exploration = exploration or Exploration()
         self._screened: dict[str, float] = {}
 
-    def choose(self, calls: Sequence[LibraryCall]) -> dict[str, Tuned]:
-        """The winner of each layout among ``calls``, by layout; a layout in which nothing is right is left out."""
+    def choose(
+        self, calls: Sequence[LibraryCall], further: Mapping[Layout, Further] | None = None
+    ) -> dict[Layout, Tuned]:
+        """The winner of each layout, by layout; a layout in which nothing is right is left out.
+
+        Args:
+            calls: What the library offers.
+            further: By layout: what it can be made to do besides.
+        """
         finalists: list[LibraryCall] = []
+        counts: dict[Layout, str] = {}
         for layout in dict.fromkeys(call.layout for call in calls):
-            finalists += screen([call for call in calls if call.layout == layout], self._screen_us, self._is_right)
+            screening: Screening[LibraryCall] = Screening(self._screen_us, self._is_right)
+            screening.extend(call for call in calls if call.layout == layout)
+            first = screening.best(1)
+            counts[layout] = self._explore(screening, (further or {}).get(layout))
+            best = screening.best(_KEPT_PER_LAYOUT)
+            # The best answer of the heuristic always stays: what is enumerated must beat it interleaved.
+            finalists += [*best, *(call for call in first if call not in best)]
         medians = self._compare(finalists)
-        chosen: dict[str, Tuned] = {}
+        chosen: dict[Layout, Tuned] = {}
         for call, median_us in sorted(zip(finalists, medians, strict=True), key=lambda pair: pair[1]):
-            tuned = Tuned(call.renamed(f"cublaslt_auto_{call.layout}", f"of={len(calls)}"), median_us)
+            tuned = Tuned(call.renamed(f"cublaslt_auto_{call.layout}", counts[call.layout]), median_us)
             chosen.setdefault(call.layout, tuned)
         return chosen
 
-    def _is_right(self, call: LibraryCall) -> bool:
+    def screened(self, calls: Sequence[Call], count: int) -> list[Call]:
+        """The ``count`` fastest right ones, best first."""
+        screening: Screening[Call] = Screening(self._screen_us, self._is_right)
+        screening.extend(calls)
+        return screening.best(count)
+
+    def _explore(self, screening: Screening[LibraryCall], further: Further | None) -> str:
+        """Tries further calls around the leaders, looking again at who leads after every few; says how many."""
+        if further is None:
+            return f"of={len(screening)}"
+        offered, limits = len(screening), self._exploration
+        most, started = offered + limits.calls, limits.clock()
+        while len(screening) < most:
+            step = min(len(screening) + _STEP, most)
+            for call in itertools.islice(further.near(screening.best(_LEADERS)), step - len(screening)):
+                if limits.clock() - started >= limits.seconds:
+                    break
+                screening.extend([call])
+            if len(screening) < step:
+                break  # out of time, or of configurations
+        return f"of={len(screening)} enumerated={len(screening) - offered} checked={further.checked}"
+
+    def _is_right(self, call: Baseline) -> bool:
         try:
             reason = self._verify(call)
         except self._errors as error:
@@ -132,7 +213,7 @@ class AutoTuner:
             logger.warning("%s is wrong and left out: %s", call.detail, reason)
         return not reason
 
-    def _screen_us(self, call: LibraryCall, limit_us: float) -> float | None:
+    def _screen_us(self, call: Baseline, limit_us: float) -> float | None:
         contestant = call.on(self._buffers)
         try:
             # The first launch loads the library's kernel; only the next ones tell its time.

@@ -13,6 +13,7 @@ from typing import Protocol
 
 import torch
 
+from cudal2.bench.enumeration import Algorithm
 from cudal2.bench.inputs import BufferSets, as_math
 from cudal2.bench.timing import Contestant
 from cudal2.problem import Layout, Problem
@@ -100,6 +101,25 @@ class BoundCall:
 
 
 @dataclass(frozen=True)
+class SavedCall:
+    """A cuBLASLt call as plain values: ``VendorLibraries.restore`` makes it again, in another process too.
+
+    Attributes:
+        name: Name in records.
+        detail: What exactly is called.
+        layout: Storage of B it was chosen for.
+        algorithm: The library's opaque bytes, and what is known of them.
+        library_version: cuBLASLt's; the bytes mean nothing to another.
+    """
+
+    name: str
+    detail: str
+    layout: Layout
+    algorithm: Algorithm
+    library_version: int
+
+
+@dataclass(frozen=True)
 class LibraryCall:
     """A baseline that takes device addresses.
 
@@ -108,12 +128,23 @@ class LibraryCall:
         detail: What exactly is called.
         layout: Storage of B it was prepared for.
         enqueue: Takes the addresses of A, B and C, and a stream.
+        algorithm: cuBLASLt only.
+        library_version: cuBLASLt only.
     """
 
     name: str
     detail: str
     layout: Layout
     enqueue: Callable[[int, int, int, int], None]
+    algorithm: Algorithm | None = None
+    library_version: int = 0
+
+    @property
+    def saved(self) -> SavedCall | None:
+        """What another process makes the same call from; ``None`` for a library that chooses anew each time."""
+        if self.algorithm is None:
+            return None
+        return SavedCall(self.name, self.detail, self.layout, self.algorithm, self.library_version)
 
     def on(self, buffers: BothLayouts) -> BoundCall:
         """Bound to buffers."""

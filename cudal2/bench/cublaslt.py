@@ -1,17 +1,20 @@
-"""cuBLASLt through nvmath's bindings: one matmul's descriptors, the algorithms the library offers, and the launch.
+"""cuBLASLt through nvmath's bindings: one matmul's descriptors, the algorithms there are for it, and the launch.
 
-Decides nothing about speed; ``baselines`` does. Row-major operands are given to the column-major library by computing
-the transpose: C^T[n,m] = B^T[n,k] A^T[k,m].
+Decides nothing about speed; ``autotune`` does, and ``enumeration`` in which order algorithms are tried. Row-major
+operands are given to the column-major library by computing the transpose: C^T[n,m] = B^T[n,k] A^T[k,m].
 """
 
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from cudal2.bench.enumeration import Algorithm, Capabilities, Configuration
+from cudal2.bench.lt_attributes import ALGORITHM_BYTES, LtAttributes
 from cudal2.errors import EnvironmentProblemError
 from cudal2.problem import Acc, Layout, Problem
 
@@ -20,6 +23,8 @@ _OP_N, _OP_T = 0, 1
 #: in the output type would be fp16 under an fp32 label.
 _EXACT_REDUCTION = 2
 _ANY_REDUCTION = 7
+#: More than any version has; the library answers with fewer.
+_MOST_ALGORITHM_IDS = 256
 
 
 @functools.lru_cache(maxsize=1)
@@ -95,23 +100,6 @@ def column_major(problem: Problem, layout: Layout) -> ColumnMajor:
     return ColumnMajor(_OP_N if layout == "nn" else _OP_T, n, m, k, first, (k, m, k), (n, m, n))
 
 
-@dataclass(frozen=True)
-class Algorithm:
-    """One algorithm the library proposed.
-
-    Attributes:
-        rank: Place in the heuristic's list, 0 is its favourite.
-        pointer: Address of its ``cublasLtMatmulAlgo_t``; the matmul that listed it keeps it alive.
-        workspace_bytes: Workspace it needs.
-        waves: Waves as the library estimates them.
-    """
-
-    rank: int
-    pointer: int
-    workspace_bytes: int
-    waves: float
-
-
 class LtMatmul:
     """Descriptors of one problem in one layout; owns what the library allocated until :meth:`close`.
 
@@ -136,7 +124,10 @@ class LtMatmul:
         )
         self._workspace_bytes = workspace_bytes
         self._reduction = _EXACT_REDUCTION if problem.acc == "fp32" else _ANY_REDUCTION
-        self._kept: list[np.ndarray[Any, Any]] = []
+        self._types = (precision.compute, precision.scale, *[CUDA_R_16F] * 4)
+        self._attributes = LtAttributes(self._lt)
+        self._initial: dict[int, bytes] = {}
+        self._held: dict[bytes, np.ndarray[Any, Any]] = {}
 
     @property
     def version(self) -> int:
@@ -172,50 +163,76 @@ class LtMatmul:
             )  # fmt: skip
         finally:
             lt.matmul_preference_destroy(preference)
-        # Every algorithm ever handed out points into its own array.
-        self._kept.append(results)
-        stride = results.itemsize
         return [
-            Algorithm(rank, results.ctypes.data + rank * stride, int(row["workspace_size"]), float(row["waves_count"]))
+            self._algorithm(rank, row["algo"].tobytes(), row)
             for rank, row in enumerate(results[: int(found[0])])
             if row["state"] == 0
         ]
 
-    def launch(self, algorithm: Algorithm, a: int, b: int, c: int, workspace: int, stream: int) -> None:
-        """Enqueues C = A B on ``stream``; pointers are device addresses.
+    def capabilities(self) -> list[Capabilities]:
+        """What every algorithm of the library that takes these data types can be set to.
 
         Raises:
-            cuBLASLtError: The library refused.
+            cuBLASLtError: The library lists none.
         """
-        self._lt.matmul(
-            self._handle, self._desc, self._one, b, self._first, a, self._second,
-            self._zero, c, self._out, c, self._out, algorithm.pointer, workspace,
-            self._workspace_bytes, stream,
-        )  # fmt: skip
+        found = []
+        for number in map(int, self._lt.matmul_algo_get_ids(self._handle, *self._types, _MOST_ALGORITHM_IDS)):
+            data: np.ndarray[Any, Any] = np.zeros(ALGORITHM_BYTES, np.uint8)
+            try:
+                self._lt.matmul_algo_init(self._handle, *self._types, number, data.ctypes.data)
+            except self._lt.cuBLASLtError:
+                continue  # listed, but not for this GPU
+            if number not in self._initial:
+                self._initial[number] = data.tobytes()
+                found.append(Capabilities(number, self._attributes.options(data, self._view.k, self._reduction)))
+        return found
+
+    def configured(self, configuration: Configuration) -> Algorithm | None:
+        """An algorithm of :meth:`capabilities` so configured; ``None`` if the library's check refuses it here."""
+        data = np.frombuffer(self._initial[configuration.id], np.uint8).copy()
+        return self.checked(data.tobytes()) if self._attributes.configure(data, configuration) else None
+
+    def checked(self, data: bytes) -> Algorithm | None:
+        """An algorithm's bytes as an :class:`Algorithm`; ``None`` if the library's check refuses them here."""
+        held = np.frombuffer(data, np.uint8).copy()
+        result = np.zeros(1, self._lt.matmul_heuristic_result_dtype)
+        try:
+            self._lt.matmul_algo_check(
+                self._handle, self._desc, self._first, self._second, self._out, self._out, held.ctypes.data,
+                result.ctypes.data,
+            )  # fmt: skip
+        except self._lt.cuBLASLtError:
+            return None
+        usable = result[0]["state"] == 0 and result[0]["workspace_size"] <= self._workspace_bytes
+        return self._algorithm(None, data, result[0]) if usable else None
+
+    def bound(self, algorithm: Algorithm) -> Callable[[int, int, int, int, int], None]:
+        """A call that enqueues C = A B: takes the addresses of A, B, C and the workspace, and a stream.
+
+        The call raises ``cuBLASLtError`` where the library refuses.
+        """
+        # The library reads the bytes at every launch: they live as long as this matmul.
+        held = self._held.setdefault(algorithm.data, np.frombuffer(algorithm.data, np.uint8).copy())
+        pointer = held.ctypes.data
+
+        def launch(a: int, b: int, c: int, workspace: int, stream: int) -> None:
+            self._lt.matmul(
+                self._handle, self._desc, self._one, b, self._first, a, self._second,
+                self._zero, c, self._out, c, self._out, pointer, workspace,
+                self._workspace_bytes, stream,
+            )  # fmt: skip
+
+        return launch
 
     def describe(self, algorithm: Algorithm) -> str:
         """The algorithm's own parameters, for the record."""
-        parts = [f"rank={algorithm.rank}"]
-        for attribute in self._lt.MatmulAlgoConfigAttribute:
-            buffer = np.zeros(1, self._lt.get_matmul_algo_config_attribute_dtype(int(attribute)))
-            written = np.zeros(1, np.uint64)
-            try:
-                self._lt.matmul_algo_config_get_attribute(
-                    algorithm.pointer, int(attribute), buffer.ctypes.data, buffer.nbytes, written.ctypes.data
-                )
-            except self._lt.cuBLASLtError:
-                continue  # this library version does not know the attribute
-            parts.append(f"{attribute.name.lower()}={self._value_name(attribute.name, int(buffer[0]))}")
-        return " ".join([*parts, f"workspace={algorithm.workspace_bytes}"])
+        rank = "enumerated" if algorithm.rank is None else algorithm.rank
+        configuration = self._attributes.describe(algorithm.configuration)
+        return f"rank={rank} {configuration} workspace={algorithm.workspace_bytes}"
 
-    def _value_name(self, attribute: str, value: int) -> str:
-        """Readable name where the library has an enumeration for it; newer libraries may know values it lacks."""
-        enums = {"TILE_ID": "MatmulTile", "STAGES_ID": "MatmulStages", "CLUSTER_SHAPE_ID": "ClusterShape"}
-        enum = getattr(self._lt, enums.get(attribute, ""), None)
-        try:
-            return str(enum(value).name) if enum else str(value)
-        except ValueError:
-            return str(value)
+    def _algorithm(self, rank: int | None, data: bytes, result: Any) -> Algorithm:
+        configuration = self._attributes.configuration(np.frombuffer(data, np.uint8).copy())
+        return Algorithm(rank, data, configuration, int(result["workspace_size"]), float(result["waves_count"]))
 
     def close(self) -> None:
         """Gives the library's objects back."""

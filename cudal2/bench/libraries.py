@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import dataclasses
+import functools
+import logging
+from collections.abc import Callable, Iterator, Sequence
 from types import TracebackType
 
 import torch
 
-from cudal2.bench.baselines import LAYOUTS, LibraryCall, NotSupportedError
-from cudal2.bench.cublaslt import CUDA_R_16F, PRECISIONS, Algorithm, LtMatmul, bindings, column_major
+from cudal2.bench.baselines import LAYOUTS, LibraryCall, NotSupportedError, SavedCall
+from cudal2.bench.cublaslt import CUDA_R_16F, PRECISIONS, LtMatmul, bindings, column_major
+from cudal2.bench.enumeration import Algorithm, Enumeration
 from cudal2.launch.driver import LaunchError
 from cudal2.problem import Layout, Problem
+
+logger = logging.getLogger(__name__)
 
 #: CUBLAS_MATH_DISALLOW_REDUCED_PRECISION_REDUCTION: fp32 stays fp32 across a split of K, as it must for us.
 _EXACT_REDUCTION_MATH = 16
@@ -21,6 +28,29 @@ def library_errors() -> tuple[type[Exception], ...]:
     """What a library call that fails raises."""
     cublas, cublaslt = bindings()
     return cublas.cuBLASError, cublaslt.cuBLASLtError, LaunchError, NotSupportedError, torch.OutOfMemoryError
+
+
+class EnumeratedCalls:
+    """An enumeration of algorithms as calls.
+
+    Args:
+        enumeration: Of one layout.
+        call: Makes the call of an algorithm.
+    """
+
+    def __init__(self, enumeration: Enumeration, call: Callable[[Algorithm], LibraryCall]) -> None:
+        self._enumeration = enumeration
+        self._call = call
+
+    @property
+    def checked(self) -> int:
+        """Configurations the library was asked about so far."""
+        return self._enumeration.checked
+
+    def near(self, leaders: Sequence[LibraryCall]) -> Iterator[LibraryCall]:
+        """Calls not given before, nearest to the leaders (best first) first."""
+        configurations = [leader.algorithm.configuration for leader in leaders if leader.algorithm is not None]
+        return map(self._call, self._enumeration.near(configurations))
 
 
 class VendorLibraries:
@@ -45,6 +75,7 @@ class VendorLibraries:
         self._cublas = bindings()[0]
         self._handle = self._cublas.create()
         self._stream = -1
+        self._offered: dict[Layout, list[Algorithm]] = {}
         self._matmuls = {layout: LtMatmul(problem, layout, workspace_bytes) for layout in LAYOUTS}
 
     def __enter__(self) -> VendorLibraries:
@@ -90,16 +121,46 @@ class VendorLibraries:
             raise NotSupportedError(f"cuBLASLt has no algorithm for layout {layout}: {error}") from error
         if not algorithms:
             raise NotSupportedError(f"cuBLASLt has no algorithm for layout {layout}")
-        return [self._call(matmul, algorithm, layout) for algorithm in algorithms]
+        self._offered[layout] = algorithms
+        return [self._call(layout, algorithm) for algorithm in algorithms]
 
-    def _call(self, matmul: LtMatmul, algorithm: Algorithm, layout: Layout) -> LibraryCall:
-        workspace = self._workspace.data_ptr()
+    def enumerated(self) -> dict[Layout, EnumeratedCalls]:
+        """Calls of cuBLASLt beyond its own answers, for each layout that :meth:`cublaslt` found answers for."""
+        found = {}
+        for layout, algorithms in self._offered.items():
+            try:
+                enumeration = Enumeration(self._matmuls[layout], algorithms)
+            except bindings()[1].cuBLASLtError as error:
+                logger.warning("cuBLASLt lists no algorithms for layout %s: %s", layout, error)
+                continue
+            found[layout] = EnumeratedCalls(enumeration, functools.partial(self._call, layout))
+        return found
+
+    def restore(self, saved: SavedCall) -> LibraryCall:
+        """The call that another process, or an earlier object, chose.
+
+        Raises:
+            NotSupportedError: Another version of the library is loaded, or it refuses the algorithm for this problem.
+        """
+        matmul = self._matmuls[saved.layout]
+        if matmul.version != saved.library_version:
+            raise NotSupportedError(
+                f"{saved.name} was chosen with cuBLASLt {saved.library_version}; {matmul.version} is loaded"
+            )
+        if matmul.checked(saved.algorithm.data) is None:
+            raise NotSupportedError(f"cuBLASLt refuses the algorithm chosen as {saved.name}: {saved.detail}")
+        call = self._call(saved.layout, saved.algorithm)
+        return dataclasses.replace(call, name=saved.name, detail=saved.detail)
+
+    def _call(self, layout: Layout, algorithm: Algorithm) -> LibraryCall:
+        matmul, workspace = self._matmuls[layout], self._workspace.data_ptr()
+        launch = matmul.bound(algorithm)
 
         def enqueue(a: int, b: int, c: int, stream: int) -> None:
-            matmul.launch(algorithm, a, b, c, workspace, stream)
+            launch(a, b, c, workspace, stream)
 
         detail = f"cublasLtMatmul {matmul.version} layout={layout} {matmul.describe(algorithm)}"
-        return LibraryCall(f"cublaslt_heuristic_{layout}", detail, layout, enqueue)
+        return LibraryCall(f"cublaslt_heuristic_{layout}", detail, layout, enqueue, algorithm, matmul.version)
 
     @property
     def _math(self) -> int:

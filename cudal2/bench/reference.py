@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import statistics
 
-from cudal2.bench.autotune import AutoTuner
+from cudal2.bench.autotune import AutoTuner, Exploration
 from cudal2.bench.baselines import LAYOUTS, Baseline, BothLayouts, LibraryCall, NotSupportedError
 from cudal2.bench.correctness import Checks
 from cudal2.bench.libraries import VendorLibraries, library_errors
@@ -39,9 +39,16 @@ class Reference:
             return checks.run(call.on(check_buffers), stopwatch.stream).reason
 
         tuner = AutoTuner(
-            stopwatch, buffers, library_errors(), verify, settings.replay_ms, settings.replays, settings.seed
+            stopwatch,
+            buffers,
+            library_errors(),
+            verify,
+            settings.replay_ms,
+            settings.replays,
+            settings.seed,
+            Exploration(settings.enumerated_results, settings.enumeration_s),
         )
-        chosen = tuner.choose(self._calls())
+        chosen = tuner.choose(self._calls(), self._libraries.enumerated())
         if not chosen:
             self._libraries.close()
             raise EnvironmentProblemError(

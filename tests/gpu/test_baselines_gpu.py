@@ -1,6 +1,8 @@
 """The libraries on a real GPU: right in both layouts and accumulators, capturable, tuned no worse than untuned."""
 
 import dataclasses
+import itertools
+import pickle
 
 import pytest
 
@@ -8,12 +10,13 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("nvmath")
 
 from cudal2.bench.arena import DeviceArena, baseline_entrants  # noqa: E402
+from cudal2.bench.autotune import AutoTuner, Exploration  # noqa: E402
 from cudal2.bench.baselines import LAYOUTS, BothLayouts  # noqa: E402
 from cudal2.bench.context import ProblemContext  # noqa: E402
 from cudal2.bench.device import Clocks, describe  # noqa: E402
 from cudal2.bench.final import contest  # noqa: E402
 from cudal2.bench.judge import FinalRequest, run_final  # noqa: E402
-from cudal2.bench.libraries import VendorLibraries  # noqa: E402
+from cudal2.bench.libraries import VendorLibraries, library_errors  # noqa: E402
 from cudal2.bench.rounds import RoundLimits  # noqa: E402
 from cudal2.bench.worker import Worker  # noqa: E402
 from cudal2.problem import Problem  # noqa: E402
@@ -23,7 +26,9 @@ from cudal2.settings import BenchSettings  # noqa: E402
 
 pytestmark = pytest.mark.gpu
 
-SETTINGS = BenchSettings(replay_ms=0.5, final_replay_ms=2.0, final_rounds=5, heuristic_results=20)
+SETTINGS = BenchSettings(
+    replay_ms=0.5, final_replay_ms=2.0, final_rounds=5, heuristic_results=20, enumerated_results=24
+)
 SHAPES = ["64_64_64", "256_512_1024", "64_64_16384", "1000_520_712"]
 ALL = sorted(
     ["torch", *(f"{name}_{layout}" for name in ("cublas", "cublaslt_heuristic", "cublaslt_auto") for layout in LAYOUTS)]
@@ -70,6 +75,90 @@ def test_every_answer_of_every_library_is_right_or_left_out(mnk, acc, make_conte
                 assert result.max_error < 1.0
 
 
+@pytest.mark.parametrize("acc", ["fp32", "fp16"])
+@pytest.mark.parametrize("mnk", SHAPES)
+def test_enumerated_configurations_are_new_and_nearly_all_right(mnk, acc, make_context):
+    context = make_context(Problem.parse(mnk, acc))
+    buffers = BothLayouts(context.checks.sets)
+    with libraries_for(context.problem) as libraries:
+        for layout in LAYOUTS:
+            offered = libraries.cublaslt(layout)
+            calls = list(itertools.islice(libraries.enumerated()[layout].near(offered[:3]), 24))
+            assert len(calls) == 24, "there are more configurations than the heuristic offers"
+            configurations = [call.algorithm.configuration for call in (*offered, *calls)]
+            assert len(set(configurations)) == len(configurations)
+            if acc == "fp32":
+                assert {configuration.split[1] for configuration in configurations} <= {0, 2}
+            ran = 0
+            for call in calls:
+                try:
+                    result = context.checks.run(call.on(buffers), context.stopwatch.stream)
+                except library_errors():
+                    continue  # legal by the library's check, and refused at launch: screening leaves it out
+                ran += 1
+                assert result.ok, f"{call.detail}: {result.reason}"
+            assert ran > 12
+
+
+def test_the_librarys_own_answers_can_be_configured_from_scratch(make_context):
+    """What the enumeration builds is the library's own: the same attributes give an algorithm with the same result."""
+    context = make_context(Problem(256, 512, 1024))
+    with libraries_for(context.problem) as libraries:
+        matmul = libraries._matmuls["tn"]
+        matmul.capabilities()
+        for algorithm in matmul.algorithms(20):
+            again = matmul.configured(algorithm.configuration)
+            assert again is not None, matmul.describe(algorithm)
+            assert again.configuration == algorithm.configuration
+            assert again.workspace_bytes == algorithm.workspace_bytes
+
+
+@pytest.mark.parametrize("mnk", ["64_1024_256", "2048_256_2048"])
+def test_tuning_with_enumeration_is_never_slower_than_without(mnk, make_context):
+    context = make_context(Problem.parse(mnk))
+    buffers, check_buffers = BothLayouts(context.sets), BothLayouts(context.checks.sets)
+
+    def verify(call):
+        return context.checks.run(call.on(check_buffers), context.stopwatch.stream).reason
+
+    def choose(count):
+        exploration = Exploration(count, seconds=5.0)
+        tuner = AutoTuner(context.stopwatch, buffers, library_errors(), verify, 2.0, 9, 0, exploration)
+        return tuner, tuner.choose(calls, libraries.enumerated())
+
+    with libraries_for(context.problem) as libraries:
+        calls = [call for layout in LAYOUTS for call in libraries.cublaslt(layout)]
+        _, without = choose(0)
+        tuner, with_more = choose(60)
+        for layout in LAYOUTS:
+            assert " enumerated=60 " in with_more[layout].call.detail
+            pair = [with_more[layout].call, without[layout].call]
+            tuner._screened.update({call.detail: 5.0 for call in pair})
+            more_us, offered_us = tuner._compare(pair)
+            assert more_us < 1.03 * offered_us
+
+
+def test_a_restored_algorithm_computes_the_same_bits(make_context):
+    problem = Problem(256, 384, 4096)
+    context = make_context(problem)
+    sets, stream = context.sets, context.stopwatch.stream
+    buffers = BothLayouts(sets)
+    with libraries_for(problem) as first, libraries_for(problem) as second:
+        for layout in LAYOUTS:
+            offered = first.cublaslt(layout)
+            more = list(itertools.islice(first.enumerated()[layout].near(offered[:1]), 6))
+            for call in (*offered[:2], *more):
+                restored = second.restore(pickle.loads(pickle.dumps(call.saved)))
+                outputs = []
+                for one in (call, restored):
+                    sets.poison()
+                    one.on(buffers).launch(0, stream)
+                    torch.cuda.synchronize()
+                    outputs.append(sets.c(0).clone())
+                assert not torch.isnan(outputs[0]).any()
+                assert torch.equal(*outputs), call.detail
+
+
 @pytest.mark.parametrize("layout", ["tn", "nn"])
 def test_a_final_of_baselines_alone_times_all_of_them(layout, make_context):
     problem = Problem(512, 1024, 512, layout=layout)
@@ -86,6 +175,7 @@ def test_a_final_of_baselines_alone_times_all_of_them(layout, make_context):
     assert best.median_us < 1.05 * first.median_us
     assert all(row.sm_clock_mhz for row in rows)
     assert "tile_id=" in best.detail and "MHz" in best.detail
+    assert " enumerated=24 checked=" in best.detail
 
 
 def test_a_final_through_the_worker_repeats_within_its_noise():
