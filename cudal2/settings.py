@@ -1,4 +1,4 @@
-"""YAML settings read into frozen dataclasses: search subspaces, shape lists, measuring and training.
+"""YAML settings read into frozen dataclasses: search subspaces, shape lists, measuring, training, a table's guards.
 
 An unknown key is an error that lists the known ones, so that a misspelt setting never passes silently.
 """
@@ -32,6 +32,8 @@ _BOUNDS: dict[str, tuple[float, float]] = {
     "batch_size": (2, 1e6),
     "seed": (0, 2**32 - 1),
 }
+#: What a guard rule can do to an entry.
+GUARD_ACTIONS = ("cublaslt_auto",)
 #: Cubed, more shapes than anyone measures, and few enough to list in a second.
 _MAX_GRID_SIZES = 50
 
@@ -150,6 +152,44 @@ class TrainSettings:
     seed: int = 0
 
 
+@dataclass(frozen=True)
+class GuardRule:
+    """Takes an entry out of a kernel table whose metric is past a bound.
+
+    Attributes:
+        metric: ``speedup``, or a counter's name.
+        action: Baseline that serves the shape instead.
+        reason: What the entry then says.
+        below: It is taken under this value; exactly one of the two bounds is given.
+        above: It is taken over this value.
+    """
+
+    metric: str
+    action: str
+    reason: str
+    below: float | None = None
+    above: float | None = None
+
+    def takes(self, value: float) -> bool:
+        """Whether a value is past the bound."""
+        return value < self.below if self.below is not None else value > (self.above or 0.0)
+
+    @property
+    def condition(self) -> str:
+        """For example ``l2_hit_rate below 0.8``."""
+        return (
+            f"{self.metric} below {self.below:g}" if self.below is not None else f"{self.metric} above {self.above:g}"
+        )
+
+
+@dataclass(frozen=True)
+class GuardSettings:
+    """Guard rules of a kernel table, in order; none by default."""
+
+    rules: tuple[GuardRule, ...] = ()
+    name: str = "none"
+
+
 def load_space(path_or_name: str | Path) -> SpaceSettings:
     """Reads ``configs/spaces/NAME.yaml`` or a file.
 
@@ -212,6 +252,38 @@ def load_train(path_or_name: str | Path) -> TrainSettings:
     if settings.n_envs * settings.n_steps < 2:
         raise UsageError(f"{path}: n_envs x n_steps = 1: a rollout takes at least 2 steps")
     return settings
+
+
+def load_guards(path_or_name: str | Path) -> GuardSettings:
+    """Reads ``configs/guards/NAME.yaml`` or a file; the name ``none`` means no rule.
+
+    Raises:
+        UsageError: The file is missing or malformed, or a key is unknown.
+    """
+    if path_or_name == "none":
+        return GuardSettings()
+    path, values = _read("guards", path_or_name)
+    _check_keys(path, values, ("rules",))
+    return GuardSettings(tuple(_guard_rule(path, rule) for rule in _list(path, values, "rules")), path.stem)
+
+
+def _guard_rule(path: Path, values: Any) -> GuardRule:
+    if not isinstance(values, dict):
+        raise UsageError(f"{path}: a rule is a mapping with metric, below or above, action and reason")
+    _check_keys(path, values, ("metric", "below", "above", "action", "reason"))
+    texts = {key: _line(path, f"a rule's {key}", values.get(key)) for key in ("metric", "action", "reason")}
+    if texts["action"] not in GUARD_ACTIONS:
+        raise UsageError(f"{path}: action {_short(texts['action'])} is unknown; use {', '.join(GUARD_ACTIONS)}")
+    bounds = {key: _number(path, key, values[key], float) for key in ("below", "above") if key in values}
+    if len(bounds) != 1:
+        raise UsageError(f"{path}: a rule has one bound: give below or above")
+    return GuardRule(texts["metric"], texts["action"], texts["reason"], bounds.get("below"), bounds.get("above"))
+
+
+def _line(path: Path, what: str, text: Any) -> str:
+    if not isinstance(text, str) or not text.isprintable() or not text.strip():
+        raise UsageError(f"{path}: {what} is {_short(text)}: give a line of text")
+    return text
 
 
 def _read(kind: str, path_or_name: str | Path) -> tuple[Path, dict[str, Any]]:

@@ -14,10 +14,13 @@ from cudal2.errors import UsageError
 from cudal2.paths import configs_dir
 from cudal2.settings import (
     BenchSettings,
+    GuardRule,
+    GuardSettings,
     Limit,
     SpaceSettings,
     TrainSettings,
     load_bench,
+    load_guards,
     load_shapes,
     load_space,
     load_train,
@@ -39,6 +42,7 @@ def test_every_shipped_file_loads_by_name(path: Path) -> None:
         "shapes": load_shapes,
         "bench": load_bench,
         "train": load_train,
+        "guards": load_guards,
     }
     assert load[path.parent.name](path.stem)
 
@@ -165,3 +169,50 @@ def test_settings_cannot_be_changed_in_place() -> None:
     axes: Any = load_space("sm90_record").axes
     with pytest.raises(TypeError):
         axes["tile_m"] = (512,)
+
+
+def test_guard_rules(tmp_path: Path) -> None:
+    text = "rules: [{metric: l2_hit_rate, below: 0.8, action: cublaslt_auto, reason: cold}]"
+    rule = GuardRule("l2_hit_rate", "cublaslt_auto", "cold", below=0.8)
+    assert load_guards(written(tmp_path, text)) == GuardSettings((rule,), "given")
+    assert rule.takes(0.79) and not rule.takes(0.8) and rule.condition == "l2_hit_rate below 0.8"
+    above = GuardRule("registers", "cublaslt_auto", "many", above=200)
+    assert above.takes(201) and not above.takes(200) and above.condition == "registers above 200"
+    assert load_guards("none") == GuardSettings() and load_guards(written(tmp_path, "rules: []")).rules == ()
+
+
+def test_the_default_guards_are_those_documented() -> None:
+    speed, hits = load_guards("default").rules
+    assert (speed.metric, speed.below, hits.metric, hits.below) == ("speedup", 1.0, "l2_hit_rate", 0.8)
+    assert {rule.action for rule in (speed, hits)} == {"cublaslt_auto"}
+
+
+RULE = "metric: speedup, below: 1, action: cublaslt_auto, reason: slow"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("rule: []", "unknown key 'rule'; known keys: rules"),
+        ("rules: {metric: speedup}", "'rules' is not a list"),
+        ("rules: [speedup]", "a rule is a mapping with metric, below or above, action and reason"),
+        (f"rules: [{{{RULE}, when: 1}}]", "unknown key 'when'; known keys: metric, below, above, action, reason"),
+        (f"rules: [{{{RULE}, above: 2}}]", "a rule has one bound"),
+        ("rules: [{metric: speedup, action: cublaslt_auto, reason: slow}]", "a rule has one bound"),
+        (f"rules: [{{{RULE.replace('below: 1', 'below: -1')}}}]", "below = -1: give a number that is not negative"),
+        (f"rules: [{{{RULE.replace('below: 1', 'below: fast')}}}]", "below = 'fast': give a number"),
+        (f"rules: [{{{RULE.replace('cublaslt_auto', 'torch')}}}]", "action 'torch' is unknown; use cublaslt_auto"),
+        (f"rules: [{{{RULE.replace('slow', '')}}}]", "a rule's reason is a NoneType: give a line of text"),
+        (f"rules: [{{{RULE.replace('slow', '3')}}}]", "a rule's reason is 3: give a line of text"),
+        (f"rules: [{{{RULE.replace('slow', chr(34) + 'a' + chr(92) + 'nb' + chr(34))}}}]", "give a line of text"),
+    ],
+)
+def test_bad_guard_rules(tmp_path: Path, text: str, message: str) -> None:
+    with pytest.raises(UsageError, match=message) as caught:
+        load_guards(written(tmp_path, text))
+    assert "\n" not in str(caught.value)
+
+
+def test_unknown_guards_list_the_shipped_ones() -> None:
+    with pytest.raises(UsageError, match=r"no settings file .*strict.yaml: .*default"):
+        load_guards("strict")

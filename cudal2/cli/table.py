@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable
+from functools import reduce
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +19,7 @@ _EPILOG = """examples:
   cudal2 table show                                     the table shipped with the package
   cudal2 table lookup --mnk 64_4096_64 --table runs/a/table.json
   cudal2 table make runs/a/records --out a.json         winners of recorded measurements
+  cudal2 table make runs/a/records --counters runs/counters --out a.json   less what the guard rules take
   cudal2 table merge runs/a/table.json runs/b/table.json --out best.json"""
 
 
@@ -53,6 +56,13 @@ def _add_make(actions: Any) -> None:
         "--evidence", choices=("searched", "exhaustive"), default="searched", help="what they amount to"
     )
     parser.add_argument("--allow-mixed", action="store_true", help="accept shards of several environments")
+    parser.add_argument("--counters", type=Path, metavar="DIR", help="profiles for the guard rules (`cudal2 profile`)")
+    parser.add_argument(
+        "--guards",
+        metavar="FILE",
+        help="rules that give a shape to the library: YAML, a name in configs/guards, or none "
+        "(default: 'default' with --counters, else none)",
+    )
     _add_out(parser)
     shared.add_kind(parser)
 
@@ -100,11 +110,11 @@ def _show(arguments: argparse.Namespace) -> int:
 
 
 def print_entries(table: KernelTable) -> None:
-    """One line per shape: what serves it."""
+    """One line per shape: what serves it, and why if it is not ours."""
     print_table(
-        ("shape", "kernel", "median_us", "cublaslt_auto_us", "speedup", "pdl", "evidence"),
+        ("shape", "kernel", "median_us", "cublaslt_auto_us", "speedup", "pdl", "evidence", "reason"),
         [
-            (e.mnk, e.kernel_name, e.median_us, e.ref_us, e.speedup, "on" if e.pdl else "off", e.evidence)
+            (e.mnk, e.kernel_name, e.median_us, e.ref_us, e.speedup, "on" if e.pdl else "off", e.evidence, e.reason)
             for e in table.entries
         ],
     )
@@ -131,6 +141,8 @@ def _make(arguments: argparse.Namespace) -> int:
     from cudal2.records.recording import read_records
     from cudal2.table import KernelTable
 
+    guards = _guards(arguments)
+    tables = []
     for path in arguments.records:
         records = read_records(path, arguments.allow_mixed)
         table = KernelTable.from_measurements(
@@ -138,9 +150,30 @@ def _make(arguments: argparse.Namespace) -> int:
         )
         if not len(table):
             raise NothingValidError(f"{path} holds no {arguments.acc} {arguments.layout} kernel")
-        merged = table.save_merged(arguments.out)
-    note(f"{arguments.out}: {len(merged)} shapes")
+        tables.append(table)
+    made = reduce(KernelTable.merge, tables).save_merged(arguments.out, guards)
+    note(f"{arguments.out}: {len(made)} shapes")
     return 0
+
+
+def _guards(arguments: argparse.Namespace) -> Callable[[KernelTable], KernelTable] | None:
+    """What the rules asked for make of a table, with a line for each; ``None`` if there are none."""
+    from cudal2.records.counters import ProfileBook
+    from cudal2.settings import load_guards
+    from cudal2.table.guards import guard
+
+    settings = load_guards(arguments.guards or ("default" if arguments.counters else "none"))
+    book = ProfileBook.load(arguments.counters) if arguments.counters else None
+
+    def guarded(table: KernelTable) -> KernelTable:
+        lost = sum(entry.config is None for entry in table.entries)
+        note(f"guards {settings.name}: {lost} of {len(table)} shapes had gone to the library by time alone")
+        made, results = guard(table, settings.rules, book)
+        for result in results:
+            note(f"guards {settings.name}: {result.summary}")
+        return made
+
+    return guarded if settings.rules else None
 
 
 def _merge(arguments: argparse.Namespace) -> int:

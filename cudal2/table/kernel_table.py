@@ -9,7 +9,7 @@ import hashlib
 import json
 import logging
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
@@ -172,8 +172,12 @@ class KernelTable:
         """
         write_atomically(Path(path), self.to_text())
 
-    def save_merged(self, path: Path | str) -> KernelTable:
+    def save_merged(self, path: Path | str, last: Callable[[KernelTable], KernelTable] | None = None) -> KernelTable:
         """Merges into the table at ``path``, if any, under its lock, and returns the result: two writers lose nothing.
+
+        Args:
+            path: Where.
+            last: Turns the merged table into the one that is written.
 
         Raises:
             EnvironmentProblemError: The file cannot be written.
@@ -182,6 +186,7 @@ class KernelTable:
         path = Path(path)
         with locked(path):
             merged = KernelTable.load(path).merge(self) if path.exists() else self
+            merged = last(merged) if last is not None else merged
             merged.save(path)
         return merged
 
