@@ -47,6 +47,9 @@ def add(commands: Any) -> argparse.ArgumentParser:
     parser.add_argument(
         "--seed", type=shared.seed, metavar="S", help="seed of policy and shapes (default: the settings')"
     )
+    parser.add_argument(
+        "--counters", type=Path, metavar="DIR", help="show the policy these profiles (`cudal2 profile`; default: none)"
+    )
     parser.add_argument("--run-dir", type=Path, metavar="DIR", help="default: runs/DATE-TIME")
     parser.add_argument("--resume", action="store_true", help="continue the run in --run-dir")
     add_backend(parser)
@@ -56,10 +59,12 @@ def add(commands: Any) -> argparse.ArgumentParser:
 
 def run(arguments: argparse.Namespace) -> int:
     """Runs the command."""
+    from cudal2.records.counters import ProfileBook
     from cudal2.settings import load_train
 
     run_dir = arguments.run_dir or Path("runs") / f"{datetime.now(timezone.utc):%Y%m%d-%H%M%S}"
     settings = load_train(arguments.settings)
+    counters = ProfileBook.load(arguments.counters) if arguments.counters else None
     with open_runner(arguments, run_dir / "records") as opened:
         from cudal2.rl.train import train
 
@@ -76,6 +81,7 @@ def run(arguments: argparse.Namespace) -> int:
             problems=opened.problems,
             horizon=arguments.horizon,
             fingerprint=opened.fingerprint,
+            counters=counters,
             known=_known(run_dir / "records") if arguments.resume and opened.backend == "gpu" else (),
         )
     return _report(result, arguments.json)

@@ -14,9 +14,11 @@ from numpy.typing import NDArray
 
 from cudal2.errors import UsageError
 from cudal2.problem import Problem
+from cudal2.records.counters import ProfileBook
 from cudal2.records.measurement import Status
 from cudal2.records.recording import Recording, bundled_recording
 from cudal2.rl import observation
+from cudal2.rl.observed import ObservedCounters
 from cudal2.rl.reward import REWARD_MIN, improvement
 from cudal2.rl.scoring import Outcome, Scorer
 from cudal2.runners.base import Runner
@@ -55,6 +57,8 @@ class HgemmEnv(gymnasium.Env[NDArray[np.float32], NDArray[np.int64]]):
     ## Observation Space
     `Box(98,)`, float32, documented index by index in `cudal2.rl.observation`: shape, an analytic model's choice,
     hardware, counters with presence bits, history. The last entry is the index of the problem in `problems`.
+    Counters are absent, zeros with presence bits off, unless `counters` holds profiles: then an episode starts with
+    those of the best configuration measured so far, and each step shows those of the configuration it measured.
 
     ## Rewards
     clip(log(t_ref / t), -2, 1), where t_ref is cuBLASLt-AutoTuning measured interleaved with the candidate. Every
@@ -73,6 +77,7 @@ class HgemmEnv(gymnasium.Env[NDArray[np.float32], NDArray[np.int64]]):
     - `runner`: where measurements come from; default: replay of the bundled H200 recording.
     - `problems`: problems to draw from; default: all the runner has.
     - `horizon`: steps per episode, 1 (a contextual bandit) to 16.
+    - `counters`: profiles made by `cudal2 profile`; default: none.
 
     `nondeterministic` tells whether the runner may answer the same question differently: a GPU may, a recording not.
 
@@ -83,7 +88,11 @@ class HgemmEnv(gymnasium.Env[NDArray[np.float32], NDArray[np.int64]]):
     metadata = {"render_modes": []}  # noqa: RUF012 (the name and type are Gymnasium's)
 
     def __init__(
-        self, runner: Runner | None = None, problems: Sequence[Problem] | None = None, horizon: int = 1
+        self,
+        runner: Runner | None = None,
+        problems: Sequence[Problem] | None = None,
+        horizon: int = 1,
+        counters: ProfileBook | None = None,
     ) -> None:
         if not 1 <= horizon <= MAX_HORIZON:
             raise UsageError(f"horizon = {horizon}: give 1 to {MAX_HORIZON}")
@@ -93,6 +102,7 @@ class HgemmEnv(gymnasium.Env[NDArray[np.float32], NDArray[np.int64]]):
         self.action_space = spaces.MultiDiscrete(list(self.scorer.space.dims))
         self.observation_space = observation_space(len(self.problems))
         self._table = observation.ObservationTable(self.scorer.space, self.problems, self.scorer.masks.candidates)
+        self._counters = ObservedCounters(self.scorer, counters)
         self._index = 0
         self._taken = 0
         self._best = REWARD_MIN
@@ -124,6 +134,7 @@ class HgemmEnv(gymnasium.Env[NDArray[np.float32], NDArray[np.int64]]):
         self._index = int(self.np_random.integers(len(self.problems))) if wanted is None else self._find(wanted)
         self._taken, self._best = 0, REWARD_MIN
         self._observation = self._table.batch(np.array([self._index]))[0]
+        observation.write_counters(self._observation, self._counters.of_best(self._index))
         return self._observation.copy(), {"problem": self.problems[self._index].mnk}
 
     def step(self, action: NDArray[np.int64]) -> tuple[NDArray[np.float32], float, bool, bool, dict[str, Any]]:
@@ -134,7 +145,7 @@ class HgemmEnv(gymnasium.Env[NDArray[np.float32], NDArray[np.int64]]):
         if self.horizon > 1:
             reward, self._best = improvement(self._best, value)
         self._taken += 1
-        counters = counters_of(scores.outcomes[0])
+        counters = self._counters.of(self._index, int(flat[0]), scores.outcomes[0])
         observation.write_history(self._observation, self._taken / self.horizon, self._best, value, counters)
         info = self._info(int(flat[0]), scores.outcomes[0], scores.refused.get(0, ""))
         return self._observation.copy(), reward, self._taken >= self.horizon, False, info
@@ -161,10 +172,3 @@ class HgemmEnv(gymnasium.Env[NDArray[np.float32], NDArray[np.int64]]):
         if status is Status.CORRECT and outcome is not None:
             info |= {"median_us": outcome.time_us, "speedup": float(np.exp(outcome.log_ratio))}
         return info
-
-
-def counters_of(outcome: Outcome | None) -> dict[str, float] | None:
-    """Counters of a measurement as observation values; a recording reports none."""
-    if outcome is None or outcome.registers is None:
-        return None
-    return {"registers": outcome.registers / 255.0}

@@ -22,8 +22,10 @@ index   meaning
 52-74   the mean of the same over the model's sixteen best
 75-82   hardware, constant on one device: SMs / 132, shared memory per SM / 228 KiB, L2 / 60 MiB, device memory /
         4.8 TB/s, tensor peak / 1 PFLOP/s, L2 rate / 12 TB/s, launch / 2.2 us, compute capability / 10
-83-92   five counters of the last measured configuration, each a presence bit and a value: L2 hit rate, TMA throughput,
-        device-memory throughput, tensor-pipe activity, all as fractions, and registers / 255; absent unless reported
+83-92   five counters, each a presence bit and a value: L2 hit rate, TMA throughput, device-memory throughput,
+        tensor-pipe activity, all as fractions, and registers / 255. At the start of an episode of the problem's best
+        configuration so far, afterwards of the one just measured; absent unless that one was profiled before, but a
+        live measurement reports its registers
 93-96   history, zero at horizon 1: steps taken / horizon, best log ratio, last log ratio, 1 if the last one failed
 97      index of the problem in the environment's list: addresses the exact masks, never a feature
 ======= ===============================================================================================================
@@ -185,4 +187,9 @@ def write_history(
         counters: Counters of the last measurement, if the runner reports any.
     """
     row[HISTORY] = (progress, best, last, float(last <= -2.0))
+    write_counters(row, counters)
+
+
+def write_counters(row: Floats, counters: Mapping[str, float] | None) -> None:
+    """Writes entries 83-92 of an observation, in place."""
     row[COUNTER] = counter_features(counters)

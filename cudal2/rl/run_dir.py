@@ -14,7 +14,9 @@ import yaml
 from cudal2.atomic import write_atomically
 from cudal2.errors import UsageError
 from cudal2.problem import Problem
+from cudal2.records.counters import ProfileBook
 from cudal2.rl import observation
+from cudal2.rl.observed import digest
 from cudal2.runners.base import Runner
 from cudal2.runners.replay import ReplayRunner
 from cudal2.settings import TrainSettings
@@ -26,6 +28,7 @@ _SPOKEN = {
     "space": "search space",
     "observation": "observation version",
     "problems": "list of shapes",
+    "counters": "set of counters",
 }
 
 
@@ -40,7 +43,13 @@ def data_digest(runner: Runner) -> str:
     return digest.hexdigest()
 
 
-def identity(settings: TrainSettings, runner: Runner, problems: Sequence[Problem], horizon: int) -> dict[str, Any]:
+def identity(
+    settings: TrainSettings,
+    runner: Runner,
+    problems: Sequence[Problem],
+    horizon: int,
+    counters: ProfileBook | None = None,
+) -> dict[str, Any]:
     """What must be the same for a run to be continued; the number of steps and checkpoints may change."""
     fixed = {name: value for name, value in asdict(settings).items() if name not in ("steps", "checkpoint_every")}
     return {
@@ -49,6 +58,7 @@ def identity(settings: TrainSettings, runner: Runner, problems: Sequence[Problem
         "axes": {axis.name: list(axis.values) for axis in runner.space.axes},
         "observation": observation.VERSION,
         "horizon": horizon,
+        "counters": digest(counters),
         "problems": [problem.to_dict() for problem in problems],
         "settings": fixed,
     }
@@ -84,7 +94,7 @@ def prepare(run_dir: Path, resume: bool) -> None:
 def write_settings(run_dir: Path, settings: TrainSettings, described: dict[str, Any]) -> None:
     """Writes the settings as they were resolved, with what the run learns from."""
     shapes = [Problem.from_dict(values).mnk for values in described["problems"]]
-    about = {name: described[name] for name in ("data", "space", "observation", "horizon")}
+    about = {name: described[name] for name in ("data", "space", "observation", "horizon", "counters")}
     text = yaml.safe_dump({"settings": asdict(settings), **about, "shapes": shapes}, sort_keys=False)
     write_atomically(run_dir / SETTINGS, text)
 

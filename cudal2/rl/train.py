@@ -18,6 +18,7 @@ from stable_baselines3.common.logger import Logger, configure
 from cudal2.errors import UsageError
 from cudal2.problem import Problem
 from cudal2.progress import Progress
+from cudal2.records.counters import ProfileBook
 from cudal2.records.fingerprint import Fingerprint
 from cudal2.records.measurement import Measurement
 from cudal2.rl import run_dir as layout
@@ -73,6 +74,7 @@ def train(
     horizon: int = 1,
     fingerprint: Fingerprint | None = None,
     known: Iterable[Measurement] = (),
+    counters: ProfileBook | None = None,
     progress: bool = True,
 ) -> TrainResult:
     """Trains a policy, or continues a run to ``steps`` in all.
@@ -91,6 +93,7 @@ def train(
         horizon: Steps per episode.
         fingerprint: Environment of the measurements, for the table; a recording has its own.
         known: Measurements made before, answered from memory: the records of a live run that is resumed.
+        counters: Profiles the observation shows where a configuration was profiled; none by default.
         progress: Show how far it has got, on stderr.
 
     Raises:
@@ -105,7 +108,8 @@ def train(
         raise UsageError(f"steps = {settings.steps}: give at least 1")
     layout.prepare(run_dir, resume)
     with _one_thread():
-        run = _Run(settings, runner, run_dir, started_from, tuple(problems or runner.problems), horizon, fingerprint)
+        problems = tuple(problems or runner.problems)
+        run = _Run(settings, runner, run_dir, started_from, problems, horizon, fingerprint, counters)
         run.env.scorer.remember(known)
         return run.train(progress)
 
@@ -133,15 +137,16 @@ class _Run:
         problems: tuple[Problem, ...],
         horizon: int,
         fingerprint: Fingerprint | None,
+        counters: ProfileBook | None,
     ) -> None:
         self.fingerprint = _fingerprint(runner, fingerprint)
         self.settings = settings
         self.run_dir = run_dir
-        self.identity = layout.identity(settings, runner, problems, horizon)
+        self.identity = layout.identity(settings, runner, problems, horizon, counters)
         self.curve: list[Row] = []
         if started_from is not None:
             layout.require_same(started_from.identity, self.identity, run_dir)
-        self.env = HgemmVecEnv(runner, problems, settings.n_envs, horizon, settings.seed)
+        self.env = HgemmVecEnv(runner, problems, settings.n_envs, horizon, settings.seed, counters=counters)
         self.model = make_model(settings, self.env)
         layout.write_settings(run_dir, settings, self.identity)
         if started_from is not None:

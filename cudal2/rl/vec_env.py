@@ -15,9 +15,11 @@ from numpy.typing import NDArray
 from stable_baselines3.common.vec_env import VecEnv
 
 from cudal2.problem import Problem
+from cudal2.records.counters import ProfileBook
 from cudal2.rl import observation
 from cudal2.rl.curriculum import Curriculum
-from cudal2.rl.env import counters_of, observation_space
+from cudal2.rl.env import observation_space
+from cudal2.rl.observed import ObservedCounters
 from cudal2.rl.reward import REWARD_MIN, improvement
 from cudal2.rl.scoring import Scorer, Scores
 from cudal2.runners.base import Runner
@@ -36,6 +38,7 @@ class HgemmVecEnv(VecEnv):
         horizon: Steps per episode.
         seed: Seed of the problem draws.
         max_masks: Most problems whose masks are held at once.
+        counters: Profiles to show in the observation; none by default.
     """
 
     def __init__(
@@ -46,6 +49,7 @@ class HgemmVecEnv(VecEnv):
         horizon: int = 1,
         seed: int = 0,
         max_masks: int | None = None,
+        counters: ProfileBook | None = None,
     ) -> None:
         self.scorer = Scorer(runner, problems, max_masks)
         self.horizon = horizon
@@ -56,6 +60,7 @@ class HgemmVecEnv(VecEnv):
         self._table = observation.ObservationTable(
             self.scorer.space, self.scorer.problems, self.scorer.masks.candidates
         )
+        self._counters = ObservedCounters(self.scorer, counters)
         self._index = np.zeros(n_envs, np.int64)
         self._taken = np.zeros(n_envs, np.int64)
         self._best = np.full(n_envs, REWARD_MIN)
@@ -81,11 +86,12 @@ class HgemmVecEnv(VecEnv):
 
     def step_wait(self) -> tuple[Floats, NDArray[np.float32], NDArray[np.bool_], list[dict[str, Any]]]:
         """Scores the batch; a finished environment restarts on another problem."""
-        scores = self.scorer.score(self._index, self.scorer.masks.flat(self._actions))
+        flat = self.scorer.masks.flat(self._actions)
+        scores = self.scorer.score(self._index, flat)
         self.last_scores = scores
         self.curriculum.update(self._index, scores.rewards)
         self._taken += 1
-        rewards = self._episode_rewards(scores)
+        rewards = self._episode_rewards(flat, scores)
         dones = self._taken >= self.horizon
         infos: list[dict[str, Any]] = [
             {"reason": scores.refused[row]} if row in scores.refused else {} for row in range(self.num_envs)
@@ -95,14 +101,14 @@ class HgemmVecEnv(VecEnv):
         self._start(np.flatnonzero(dones))
         return self._observations.copy(), rewards.astype(np.float32), dones, infos
 
-    def _episode_rewards(self, scores: Scores) -> NDArray[np.float64]:
+    def _episode_rewards(self, flat: Ints, scores: Scores) -> NDArray[np.float64]:
         if self.horizon == 1:
             return scores.rewards
         rewards = np.empty(self.num_envs)
         for row, value in enumerate(scores.rewards.tolist()):
             rewards[row], self._best[row] = improvement(float(self._best[row]), value)
             progress = float(self._taken[row]) / self.horizon
-            counters = counters_of(scores.outcomes[row])
+            counters = self._counters.of(int(self._index[row]), int(flat[row]), scores.outcomes[row])
             observation.write_history(self._observations[row], progress, float(self._best[row]), value, counters)
         return rewards
 
@@ -113,6 +119,9 @@ class HgemmVecEnv(VecEnv):
         self._taken[rows] = 0
         self._best[rows] = REWARD_MIN
         self._observations[rows] = self._table.batch(self._index[rows])
+        if self._counters:
+            for row in rows.tolist():
+                observation.write_counters(self._observations[row], self._counters.of_best(int(self._index[row])))
 
     def state(self) -> dict[str, Any]:
         """Plain values to continue from, at a rollout boundary."""
