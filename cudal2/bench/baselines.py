@@ -13,6 +13,7 @@ from typing import Protocol
 
 import torch
 
+from cudal2.bench.cublaslt import GemmExArguments, MatmulArguments
 from cudal2.bench.enumeration import Algorithm
 from cudal2.bench.inputs import BufferSets, as_math
 from cudal2.bench.timing import Contestant
@@ -130,6 +131,7 @@ class LibraryCall:
         enqueue: Takes the addresses of A, B and C, and a stream.
         algorithm: cuBLASLt only.
         library_version: cuBLASLt only.
+        arguments: What the C function behind ``enqueue`` takes besides, for callers outside Python.
     """
 
     name: str
@@ -138,6 +140,7 @@ class LibraryCall:
     enqueue: Callable[[int, int, int, int], None]
     algorithm: Algorithm | None = None
     library_version: int = 0
+    arguments: MatmulArguments | GemmExArguments | None = field(default=None, repr=False)
 
     @property
     def saved(self) -> SavedCall | None:
