@@ -27,6 +27,9 @@ _BOUNDS: dict[str, tuple[float, float]] = {
     **dict.fromkeys(
         ("replays", "final_rounds", "heuristic_results", "n_envs", "n_steps", "n_epochs", "hidden"), (1, 1e6)
     ),
+    **dict.fromkeys(("selection_rounds", "finalists"), (1, 1_000)),
+    "final_processes": (1, 100),
+    "presoak_s": (0.0, 3_600.0),
     **dict.fromkeys(("replay_ms", "final_replay_ms", "deadline_s"), (1e-3, 1e6)),
     **dict.fromkeys(("learning_rate", "gamma", "gae_lambda"), (0.0, 1.0)),
     "batch_size": (2, 1e6),
@@ -87,8 +90,12 @@ class BenchSettings:
     Attributes:
         replay_ms: Device time of one graph replay while searching, at least.
         replays: Replays per measurement while searching.
+        selection_rounds: Shuffled rounds, of ``replay_ms`` each, in which the contestants of a final are selected.
+        finalists: Configurations of ours that go on from the selection, per PDL column.
         final_replay_ms: Device time of one graph replay for a final figure, at least.
-        final_rounds: Shuffled rounds of a final figure.
+        final_processes: Fresh processes, one after the other, that a final figure is measured in.
+        final_rounds: Shuffled rounds of a final figure in each of them.
+        presoak_s: Untimed rounds before a figure's, in each process, for shapes whose floor is above 100 us.
         l2_multiple: Reuse distance of every buffer, in L2 sizes.
         deadline_s: Wall time one candidate may take before its worker is killed.
         quarantine_fraction: A time under this fraction of the hardware floor is set aside.
@@ -101,8 +108,12 @@ class BenchSettings:
 
     replay_ms: float = 2.0
     replays: int = 5
+    selection_rounds: int = 7
+    finalists: int = 1
     final_replay_ms: float = 20.0
-    final_rounds: int = 9
+    final_processes: int = 2
+    final_rounds: int = 3
+    presoak_s: float = 2.0
     l2_multiple: float = 3.0
     deadline_s: float = 10.0
     quarantine_fraction: float = 0.9

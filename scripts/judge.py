@@ -1,10 +1,11 @@
 """Judges the best recorded configurations of each shape against every baseline on this machine's GPU.
 
-    python scripts/judge.py RECORDS --out cudal2/data/finals [--top 2] [--minutes 9]
+    python scripts/judge.py RECORDS... --out cudal2/data/finals [--top 2] [--minutes 9]
 
-RECORDS is a .parquet recording or a directory of shards. Each shape's fastest configurations, per PDL setting, meet
-torch.matmul, cuBLAS and cuBLASLt in shuffled interleaved rounds; every row is appended to a new shard in --out. Shapes
-that have a final there are left out, so that the same command goes on where it stopped.
+Each of RECORDS is a .parquet recording or a directory of shards. Each shape's fastest configurations, per PDL setting,
+meet in one process; the best of them meets torch.matmul, cuBLAS and cuBLASLt in shuffled interleaved rounds of fresh
+processes. Every row is appended to a new shard in --out. Shapes that have a final there are left out, so that the same
+command goes on where it stopped.
 """
 
 from __future__ import annotations
@@ -33,7 +34,8 @@ from cudal2.space.space import SearchSpace
 def main() -> None:
     """Plans, judges, says how it went."""
     arguments = parse()
-    best = best_configs(read_records(arguments.records).measurements, arguments.top)
+    records = [row for path in arguments.records for row in read_records(path, allow_mixed=True).measurements]
+    best = best_configs(records, arguments.top)
     done = (
         already_judged(read_shards(arguments.out, allow_mixed=True).measurements) if shards_in(arguments.out) else set()
     )
@@ -44,6 +46,9 @@ def main() -> None:
         if problem not in done and problem.acc == arguments.acc and (wanted is None or problem.mnk in wanted)
     ]
     note(f"{len(plan)} finals to run, {len(done)} run before")
+    known = {problem.mnk for problem in best if problem.acc == arguments.acc}
+    if wanted is not None and wanted - known:
+        note(f"{len(wanted - known)} shapes have no records: {', '.join(sorted(wanted - known))}")
     settings, cache = load_bench(arguments.bench), shared.build_cache(arguments)
     columns = PDL_COLUMNS[arguments.pdl]
     seconds = arguments.minutes * 60.0 if arguments.minutes else None
@@ -59,14 +64,14 @@ def main() -> None:
 def parse() -> argparse.Namespace:
     """The command line."""
     parser = shared.Parser(description=__doc__)
-    parser.add_argument("records", type=Path, help="a .parquet recording, or a directory of shards")
+    parser.add_argument("records", type=Path, nargs="+", help="a .parquet recording, or a directory of shards")
     parser.add_argument("--out", type=Path, required=True, help="directory of finals")
     parser.add_argument("--top", type=int, default=2, help="configurations per shape and PDL setting (default 2)")
     parser.add_argument("--acc", choices=("fp32", "fp16"), default="fp32", help="accumulator (default fp32)")
     parser.add_argument("--pdl", choices=tuple(PDL_COLUMNS), default="both", help="PDL columns (default both)")
     parser.add_argument("--shapes-file", help="only these shapes: YAML, or a name in configs/shapes")
     parser.add_argument("--bench", default="offline", help="how to time: YAML, or a name in configs/bench")
-    parser.add_argument("--minutes", type=float, help="begin no final after this long")
+    parser.add_argument("--minutes", type=float, help="begin no batch of finals after this long")
     parser.add_argument("--device", type=int, default=0, help="which GPU (default 0)")
     shared.add_cache(parser)
     return parser.parse_args()

@@ -2,14 +2,19 @@
 
 import csv
 import json
+import shlex
 from pathlib import Path
 
 import pytest
 from fabricated_finals import CONFIG, row
 
 from cudal2.bench import evaluate as module
-from cudal2.bench.evaluate import default_configs, evaluate, to_dict, write
+from cudal2.bench.evaluate import default_configs, evaluate, reproduce_command, to_dict, write
+from cudal2.bench.judge import Judgement
+from cudal2.bench.rounds import RoundLimits
 from cudal2.build.artifact import BuiltKernel
+from cudal2.cli import arguments
+from cudal2.cli.main import parser
 from cudal2.errors import EnvironmentProblemError, NothingValidError, WrongResultError
 from cudal2.problem import Problem
 from cudal2.records.finals import group_finals
@@ -63,7 +68,8 @@ def finals(monkeypatch):
             for config, _ in request.candidates:
                 rows.append(row(PROBLEM.mnk, "sm90_ws", [2.0 if pdl else 3.0] * 3, config=config, pdl=pdl))
             rows += [row(PROBLEM.mnk, name, [time_us] * 3, pdl=pdl) for name, time_us in BASELINES_US.items()]
-        return rows
+        selection = [row(PROBLEM.mnk, "sm90_ws", [4.0], config=CONFIG, utc="1999-01-01T00:00:00+00:00")]
+        return Judgement(request, tuple(rows), tuple(selection))
 
     monkeypatch.setattr(module, "run_final", run_final)
     return requests
@@ -106,9 +112,10 @@ def test_no_candidate_that_runs_is_exit_code_three(finals):
 
 def test_a_kernel_wrong_only_in_the_final_is_still_wrong(monkeypatch, finals):
     bad = row(PROBLEM.mnk, "sm90_ws", (), config=CONFIG, reason="after timing")
-    monkeypatch.setattr(module, "run_final", lambda worker, request: [bad])
-    with pytest.raises(WrongResultError, match="after timing"):
-        run([2.0])
+    for found in ({"rows": (bad,)}, {"selection": (bad,)}):
+        monkeypatch.setattr(module, "run_final", lambda worker, request, found=found: Judgement(request, **found))
+        with pytest.raises(WrongResultError, match="after timing"):
+            run([2.0])
 
 
 def test_csv_has_the_cuda_l2_columns_as_speedups(finals):
@@ -133,7 +140,8 @@ def test_a_baseline_without_a_time_leaves_its_cell_empty():
 
 def test_json_holds_the_raw_rounds_and_the_intervals(finals):
     evaluation = run([2.0, Status.TIMEOUT])
-    values = json.loads(json.dumps(to_dict(evaluation, {"gpu": "test"})))
+    values = json.loads(json.dumps(to_dict(evaluation, {"gpu": "test"}, "the command")))
+    assert values["reproduce"] == "the command" and values["selection"][0]["times_us"] == [4.0]
     assert values["protocol"] == 1 and values["environment"] == {"gpu": "test"}
     speedup = values["columns"]["pdl_on"]["speedups"]["cublaslt_auto"]
     assert speedup["ratio"] == pytest.approx(2.0) and speedup["low"] <= speedup["ratio"] <= speedup["high"]
@@ -142,6 +150,19 @@ def test_json_holds_the_raw_rounds_and_the_intervals(finals):
     restored = [Measurement.from_dict(values) for values in values["rows"]]
     assert tuple(restored) == evaluation.rows
     assert values["set_aside"][0]["reason"] == "because"
+
+
+def test_the_command_that_reproduces_names_everything_that_matters(finals):
+    limits = RoundLimits(1000, warmup_s=1.5, benchmark_s=2.0)
+    evaluation = run([2.0, 3.0], pdl=(True,), limits=limits)
+    words = shlex.split(reproduce_command(evaluation, ["--bench", "my settings.yaml"]))
+    assert words[:4] == ["python", "-m", "cudal2", "eval"]
+    again = parser().parse_args(words[3:])
+    assert (again.mnk, again.acc_precise, again.layout, again.pdl) == ("256_512_128", "fp32", "tn", "on")
+    assert (again.warmup_seconds, again.benchmark_seconds, again.bench) == (1.5, 2.0, "my settings.yaml")
+    assert [arguments.config(name) for name in again.config] == configs(2)
+    both = shlex.split(reproduce_command(run([2.0])))
+    assert both[both.index("--pdl") + 1] == "both" and "--bench" not in both
 
 
 def test_files_are_never_overwritten(finals, tmp_path):

@@ -68,13 +68,18 @@ def call(tmp_path: Path, *arguments: str) -> int:
     return cli.main(["eval", "--mnk", SHAPE, "--base_dir", str(tmp_path / "results"), *arguments])
 
 
-def test_it_writes_json_and_the_columns_of_cuda_l2(asked, tmp_path: Path) -> None:
-    assert call(tmp_path, "--warmup_seconds", "1", "--benchmark_seconds", "2") == 0
+def test_it_writes_json_and_the_columns_of_cuda_l2(asked, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert call(tmp_path, "--warmup_seconds", "1", "--benchmark_seconds", "2", "--gpu_device_id", "1") == 0
     assert asked["pdl"] == (False, True) and asked["problem"] == Problem.parse(SHAPE)
     assert isinstance(asked["limits"], RoundLimits)
     assert (asked["limits"].warmup_s, asked["limits"].benchmark_s) == (1.0, 2.0)
     written = {path.name: path.read_text() for path in (tmp_path / "results").iterdir()}
-    assert json.loads(written["256_256_256_fp32_offline.json"])["environment"]["gpu"] == FINGERPRINT.gpu
+    values = json.loads(written["256_256_256_fp32_offline.json"])
+    assert values["environment"]["gpu"] == FINGERPRINT.gpu
+    command = values["reproduce"]
+    assert command.startswith(f"python -m cudal2 eval --mnk {SHAPE} ") and f"--config {CONFIG.name}" in command
+    assert command.endswith("--warmup_seconds 1 --benchmark_seconds 2 --gpu_device_id 1")
+    assert f"reproduce: {command}" in capsys.readouterr().err
     row = next(csv.DictReader(written["256_256_256_fp32_offline_pdl_off.csv"].splitlines()))
     assert row["mnk"] == SHAPE and float(row["torch.matmul"]) == pytest.approx(2.0)
     assert float(row["cuBLASLt-auto-tuning-max"]) == pytest.approx(1.2)

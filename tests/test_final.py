@@ -1,5 +1,6 @@
 """The judge's rules, with contestants on the CPU that are honest, wrong, or cheat; real checks, simulated time."""
 
+import pickle
 import statistics
 import types
 
@@ -113,6 +114,10 @@ def entrant(label, compute=honest, base_us=2.0, refuses=False, ours=False, pdl=N
     return Entrant(label, contestant, f"detail of {label}", call, CONFIG if ours else None, pdl=pdl)
 
 
+def judged(entrants, arena, limits):
+    return final.rows(PROBLEM, [final.contest(entrants, arena, limits)])
+
+
 BASELINES = [
     entrant("cublaslt_auto_tn", base_us=3.0),
     entrant("cublaslt_auto_nn", base_us=2.5),
@@ -126,7 +131,7 @@ def by_label(rows, entrants):
 
 def test_every_contestant_gets_its_rounds_and_the_better_reference_layout():
     arena = CpuArena()
-    rows = final.contest(PROBLEM, [entrant("ours", ours=True, pdl=False), *BASELINES], arena, LIMITS)
+    rows = judged([entrant("ours", ours=True, pdl=False), *BASELINES], arena, LIMITS)
     assert [row.status for row in rows] == [Status.CORRECT] * 4
     assert all(len(row.times_us) == 5 and row.launches == 3 for row in rows)
     nn = next(row for row in rows if row.contestant == "cublaslt_auto_nn")
@@ -136,8 +141,8 @@ def test_every_contestant_gets_its_rounds_and_the_better_reference_layout():
     assert rows[0].sm_clock_mhz == 1980 - arena.replays and rows[0].throttle == 4
     assert rows[0].detail.startswith("detail of ours; 1972/1968/1964/1960/1956MHz 500.5/500.5")
     assert arena.open == 0
-    (judged,) = group_finals(rows)
-    assert judged.against("cublaslt_auto").ratio == pytest.approx(1.25, rel=0.05)
+    (found,) = group_finals(rows)
+    assert found.against("cublaslt_auto").ratio == pytest.approx(1.25, rel=0.05)
 
 
 @pytest.mark.parametrize(
@@ -154,7 +159,7 @@ def test_every_contestant_gets_its_rounds_and_the_better_reference_layout():
 def test_wrong_results_are_never_timed(compute, reason):
     arena = CpuArena()
     entrants = [entrant("ours", compute, base_us=0.5, ours=True, pdl=False), *BASELINES]
-    row = final.contest(PROBLEM, entrants, arena, LIMITS)[0]
+    row = judged(entrants, arena, LIMITS)[0]
     assert row.status is Status.CORRECTNESS and reason in row.reason and row.times_us == ()
     assert "ours" not in arena.order
 
@@ -162,20 +167,20 @@ def test_wrong_results_are_never_timed(compute, reason):
 @pytest.mark.parametrize("compute", [first_call_only, later_wrong], ids=["only the first calls", "wrong later"])
 def test_results_that_go_wrong_while_timed_lose_their_times(compute):
     entrants = [entrant("ours", compute, base_us=0.5, ours=True, pdl=False), *BASELINES]
-    rows = by_label(final.contest(PROBLEM, entrants, CpuArena(), LIMITS), entrants)
+    rows = by_label(judged(entrants, CpuArena(), LIMITS), entrants)
     assert rows["ours"].status is Status.CORRECTNESS and rows["ours"].times_us == ()
     assert rows["torch"].ok
 
 
 def test_a_time_under_the_physical_bound_is_set_aside():
     entrants = [entrant("ours", base_us=0.01, ours=True, pdl=False), *BASELINES]
-    row = final.contest(PROBLEM, entrants, CpuArena(), LIMITS)[0]
+    row = judged(entrants, CpuArena(), LIMITS)[0]
     assert row.status is Status.QUARANTINED and row.reason == "faster than light"
 
 
 def test_a_refusal_costs_one_contestant_one_line():
     entrants = [entrant("ours", ours=True, pdl=False), entrant("cublas_nn", refuses=True), *BASELINES]
-    rows = by_label(final.contest(PROBLEM, entrants, CpuArena(), LIMITS), entrants)
+    rows = by_label(judged(entrants, CpuArena(), LIMITS), entrants)
     assert rows["cublas_nn"].status is Status.LAUNCH and rows["cublas_nn"].reason == "capture: status 15"
     assert rows["ours"].ok
 
@@ -187,7 +192,7 @@ def test_our_own_mistake_is_not_blamed_on_a_contestant():
         raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
-        final.contest(PROBLEM, [*BASELINES, entrant("ours", broken, ours=True, pdl=False)], arena, LIMITS)
+        judged([*BASELINES, entrant("ours", broken, ours=True, pdl=False)], arena, LIMITS)
     assert arena.open == 0, "graphs are given back on the way out"
 
 
@@ -197,7 +202,7 @@ def test_pdl_columns_share_the_baselines_and_keep_ours_apart():
         entrant("on", base_us=1.0, ours=True, pdl=True),
         *BASELINES,
     ]
-    rows = final.contest(PROBLEM, entrants, CpuArena(), LIMITS)
+    rows = judged(entrants, CpuArena(), LIMITS)
     assert [row.pdl for row in rows] == [False] * 4 + [True] * 4
     report = summary.summarise(rows)
     assert report["offline/fp32/off"]["cublaslt_auto"]["geomean"] == pytest.approx(1.25, rel=0.05)
@@ -206,7 +211,7 @@ def test_pdl_columns_share_the_baselines_and_keep_ours_apart():
 
 def test_without_a_right_reference_there_is_no_reference_time():
     entrants = [entrant("ours", ours=True, pdl=False), entrant("cublaslt_auto_tn", compute=lambda a, b, c, count: None)]
-    rows = final.contest(PROBLEM, entrants, CpuArena(), LIMITS)
+    rows = judged(entrants, CpuArena(), LIMITS)
     assert rows[0].ok and rows[0].ref_times_us == () and rows[0].speedup is None
     assert rows[1].status is Status.CORRECTNESS
 
@@ -214,6 +219,54 @@ def test_without_a_right_reference_there_is_no_reference_time():
 def test_drift_does_not_decide_who_wins():
     # 2 % apart while the chip slows by 1 % per replay: 5 contestants x 9 rounds slow it by 45 %.
     entrants = [entrant("ours", base_us=2.04, ours=True, pdl=False), *BASELINES, entrant("cublaslt_auto", base_us=2.0)]
-    rows = by_label(final.contest(PROBLEM, entrants, CpuArena(), RoundLimits(rounds=45, seed=3)), entrants)
+    rows = by_label(judged(entrants, CpuArena(), RoundLimits(rounds=45, seed=3)), entrants)
     ratios = [ref / ours for ours, ref in zip(rows["ours"].times_us, rows["cublaslt_auto"].times_us, strict=True)]
     assert statistics.median(ratios) == pytest.approx(2.0 / 2.04, abs=0.01)
+
+
+def processes(*arenas, entrants=None, rounds=(5, 4)):
+    entrants = entrants or [entrant("ours", ours=True, pdl=False), *BASELINES]
+    parts = zip(arenas, rounds, strict=True)
+    contests = [final.contest(entrants, arena, RoundLimits(count, seed=1)) for arena, count in parts]
+    return final.rows(PROBLEM, pickle.loads(pickle.dumps(contests)))
+
+
+def test_the_rounds_of_every_process_make_one_row_that_says_how_they_split():
+    rows = processes(CpuArena(), CpuArena())
+    assert {row.status for row in rows} == {Status.CORRECT}
+    assert {(len(row.times_us), row.process_rounds) for row in rows} == {(9, (5, 4))}
+    assert len({row.utc for row in rows}) == 1
+    assert all(len(row.ref_times_us) == 9 for row in rows)
+    assert rows[0].detail.count("MHz") == 2, "the clocks of every process"
+    (found,) = group_finals(rows)
+    assert found.against("torch").ratio == pytest.approx(2.0, rel=0.05)
+
+
+def test_the_reference_is_one_layout_in_all_processes():
+    tn, nn = entrant("cublaslt_auto_tn", base_us=3.0), entrant("cublaslt_auto_nn", base_us=2.9)
+    rows = processes(CpuArena(), CpuArena(), entrants=[entrant("ours", ours=True, pdl=False), tn, nn])
+    better = next(row for row in rows if row.contestant == "cublaslt_auto_nn")
+    assert all(row.ref_times_us == better.times_us for row in rows)
+
+
+def test_who_is_wrong_in_one_process_has_no_time_at_all():
+    calls = {"count": 0}
+
+    def wrong_in_the_second(a, b, c, count):
+        calls["count"] += 1
+        honest(a, b, c, count)
+        if calls["count"] > 30:
+            c[0] += 3
+
+    ours = entrant("ours", wrong_in_the_second, base_us=0.5, ours=True, pdl=False)
+    rows = processes(CpuArena(), CpuArena(), entrants=[ours, *BASELINES])
+    assert calls["count"] > 30
+    assert rows[0].status is Status.CORRECTNESS and rows[0].times_us == () and rows[0].process_rounds == ()
+    assert all(row.ok for row in rows[1:])
+
+
+def test_who_is_missing_from_a_process_has_no_time():
+    contests = [final.contest(entrants, CpuArena(), LIMITS) for entrants in (BASELINES, [one for one in BASELINES[:2]])]
+    rows = by_label(final.rows(PROBLEM, contests), BASELINES)
+    assert rows["torch"].status is Status.LAUNCH and "every process" in rows["torch"].reason
+    assert rows["cublaslt_auto_nn"].ok

@@ -6,18 +6,19 @@ from pathlib import Path
 import pytest
 from fabricated_finals import CONFIG, final_rows, row
 
+from cudal2.bench.judge import Judgement
 from cudal2.build.artifact import BuiltKernel, CompileFailure
 from cudal2.codegen import build_key
-from cudal2.errors import WorkerError
 from cudal2.problem import Problem
 from cudal2.records.fingerprint import Fingerprint
 from cudal2.records.shards import RecordLog, read_shards
 from cudal2.runners import finals as module
-from cudal2.runners.finals import already_judged, best_configs, run_finals
+from cudal2.runners.finals import BATCH, already_judged, best_configs, run_finals
 from cudal2.settings import BenchSettings
 
 FINGERPRINT = Fingerprint("NVIDIA Test", (9, 0), 132, 140, "1", "13.0", "1", "13.0", "0" * 16)
 SHAPES = ("64_64_64", "64_64_128", "64_64_256")
+SELECTED = "1999-01-01T00:00:00+00:00"
 
 
 def staged(stages):
@@ -41,17 +42,32 @@ class ScriptedPool:
         return results
 
 
+def scripted(requests, batches):
+    """A judge: everyone is selected, then everyone has a figure but one whose process dies."""
+
+    def judge(worker, asked, on_selected):
+        batches.append([request.problem.mnk for request in asked])
+        for request in asked:
+            requests.append(request)
+            on_selected([row(request.problem.mnk, "sm90_ws", [1.5], config=staged(3), utc=SELECTED)])
+        for request in asked:
+            if request.problem.mnk == "64_64_128":
+                yield Judgement(request, failure="the worker process died of SIGSEGV")
+            else:
+                yield Judgement(request, tuple(final_rows(request.problem.mnk, 1.0, {"cublaslt_auto": 2.0})))
+
+    return judge
+
+
 @pytest.fixture
-def judged(monkeypatch):
+def batches():
+    return []
+
+
+@pytest.fixture
+def judged(monkeypatch, batches):
     requests = []
-
-    def run_final(worker, request):
-        requests.append(request)
-        if request.problem.mnk == "64_64_128":
-            raise WorkerError("the worker process died of SIGSEGV")
-        return final_rows(request.problem.mnk, 1.0, {"cublaslt_auto": 2.0})
-
-    monkeypatch.setattr(module, "run_final", run_final)
+    monkeypatch.setattr(module, "judge", scripted(requests, batches))
     return requests
 
 
@@ -67,6 +83,7 @@ def test_one_lost_final_costs_one_problem_and_the_rest_is_on_disk(judged, tmp_pa
     assert [problem.mnk for problem in outcome.judged] == seen == ["64_64_64", "64_64_256"]
     assert outcome.failed == {Problem.parse("64_64_128"): "the worker process died of SIGSEGV"}
     rows = read_shards(tmp_path).measurements
+    assert [row.problem.mnk for row in rows if row.utc == SELECTED] == list(SHAPES)
     assert already_judged(rows) == {Problem.parse("64_64_64"), Problem.parse("64_64_256")}
 
 
@@ -78,12 +95,26 @@ def test_what_does_not_build_is_left_out_and_the_baselines_still_run(judged, tmp
     assert [[config for config, _ in request.candidates] for request in judged] == [[CONFIG], []]
 
 
-def test_time_that_runs_out_leaves_the_rest_named(judged, tmp_path):
+def test_time_that_runs_out_leaves_the_rest_named(judged, batches, tmp_path):
     ticks = iter([0.0, 0.0, 10.0])
-    plan = [(Problem.parse(mnk), [CONFIG]) for mnk in ("64_64_64", "64_64_256", "64_64_512")]
+    plan = [(Problem(64, 64, 64 * k), [CONFIG]) for k in range(3, 6 + BATCH)]
     outcome = run(tmp_path, plan, seconds=5.0, clock=lambda: next(ticks))
-    assert [problem.mnk for problem in outcome.left] == ["64_64_256", "64_64_512"]
-    assert len(judged) == 1
+    assert [len(batch) for batch in batches] == [BATCH]
+    assert list(outcome.left) == [problem for problem, _ in plan[BATCH:]]
+
+
+def test_ctrl_c_keeps_what_was_paid_for(judged, tmp_path):
+    plan = [(Problem(64, 64, 64 * k), [CONFIG]) for k in range(3, 7)]
+
+    def interrupt(problem, rows):
+        if problem == plan[1][0]:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run(tmp_path, plan, on_final=interrupt)
+    rows = read_shards(tmp_path).measurements
+    assert already_judged(rows) == {problem for problem, _ in plan[:2]}
+    assert len([row for row in rows if row.utc == SELECTED]) == len(plan)
 
 
 def test_the_best_of_each_pdl_setting_compete():

@@ -1,7 +1,13 @@
-"""The whole judge on the CPU: real buffers, checks and control flow; libraries, our kernels and time are stand-ins."""
+"""The whole judge on the CPU: real buffers, checks, control flow and, where it matters, processes; libraries, our
+kernels and time are stand-ins."""
 
 import ctypes
+import dataclasses
+import multiprocessing
+import os
 import pickle
+import re
+import signal
 import types
 from pathlib import Path
 
@@ -10,13 +16,16 @@ import pytest
 import torch
 
 from cudal2.bench import arena as arena_module
+from cudal2.bench import final
 from cudal2.bench import judge as judge_module
 from cudal2.bench.baselines import LibraryCall, NotSupportedError
 from cudal2.bench.correctness import Checks
 from cudal2.bench.device import ClockSample
+from cudal2.bench.enumeration import Algorithm
 from cudal2.bench.inputs import BufferSets
-from cudal2.bench.judge import FinalRequest, judge
+from cudal2.bench.judge import SELECTION_DETAIL, FinalRequest, figure, judge, select
 from cudal2.bench.rounds import RoundLimits
+from cudal2.bench.worker import Worker
 from cudal2.build.artifact import BuiltKernel
 from cudal2.errors import WorkerError
 from cudal2.launch.driver import LaunchError
@@ -28,7 +37,8 @@ from cudal2.space.config import KernelConfig
 
 CONFIG = KernelConfig(128, 128, 64, 4, "coop", 2, 1, 1, 1, "tma", 1)
 BUILT = BuiltKernel("name", "digest", Path("kernel.cubin"), 168, 0, 200_000, 384, 0.5, Path("log"))
-SETTINGS = BenchSettings(final_rounds=3, replays=3)
+OTHER = dataclasses.replace(CONFIG, stages=3)
+SETTINGS = BenchSettings(final_rounds=3, replays=3, enumerated_results=0)
 
 
 def memory(pointer, rows, columns):
@@ -68,14 +78,18 @@ class HostLibraries:
     def cublaslt(self, layout):
         name = f"cublaslt_heuristic_{layout}"
         good = host_gemm(self.problem, layout)
-        return [
-            LibraryCall(name, "4 us", layout, good),
-            LibraryCall(name, "1 us", layout, lambda a, b, c, stream: None),
-            LibraryCall(name, "2 us" if layout == "nn" else "2.5 us", layout, good),
-        ]
+        times = {"4 us": good, "1 us": lambda a, b, c, stream: None, "2 us" if layout == "nn" else "2.5 us": good}
+        return [self.call(name, time, layout, enqueue) for time, enqueue in times.items()]
+
+    def call(self, name, detail, layout, enqueue):
+        algorithm = Algorithm(0, detail.encode(), None, 0, 1.0)
+        return LibraryCall(name, detail, layout, enqueue, algorithm, library_version=1)
 
     def enumerated(self):
         return {}
+
+    def restore(self, saved):
+        return self.call(saved.name, saved.detail, saved.layout, host_gemm(self.problem, saved.layout))
 
 
 class HostStopwatch:
@@ -95,7 +109,7 @@ class HostStopwatch:
         contestant.launch(0, self.stream)
         return self.time_of(contestant)
 
-    def graph(self, contestant, launches):
+    def graph(self, contestant, launches, repeats=1):
         self.open += 1
 
         def run():
@@ -110,7 +124,7 @@ class HostStopwatch:
             self.open -= 1
 
         return types.SimpleNamespace(
-            launches=launches, sets_used=self.sets.count, run=run, time_us=time_us, close=close
+            launches=launches * repeats, sets_used=self.sets.count, run_once=run, time_us=time_us, close=close
         )
 
 
@@ -124,16 +138,18 @@ class HostContext:
         self.stopwatch = HostStopwatch(self.sets)
         self.compute = compute
 
-    def contestant(self, sets, pdl):
+    def contestant(self, sets, config, pdl):
         pointers = list(zip(sets.a_pointers, sets.b_pointers, sets.c_pointers, strict=True))
         detail = "1.0 us" if pdl else "1.6 us"
+        if config == OTHER:  # slower, but for a launch that overlaps
+            detail = "0.8 us" if pdl else "1.7 us"
         return types.SimpleNamespace(detail=detail, launch=lambda index, stream: self.compute(*pointers[index], stream))
 
     def candidate(self, kernel, config, pdl):
-        return self.contestant(self.sets, pdl)
+        return self.contestant(self.sets, config, pdl)
 
     def check(self, kernel, config, pdl):
-        return self.checks.run(self.contestant(self.checks.sets, pdl), 0)
+        return self.checks.run(self.contestant(self.checks.sets, config, pdl), 0)
 
 
 def session_for(problem, compute=None, load=lambda built, config: None):
@@ -143,6 +159,16 @@ def session_for(problem, compute=None, load=lambda built, config: None):
         context=lambda problem, settings, replay_ms: context,
         the_context=context, clocks=clocks, kernel=load, device="cpu",
     )  # fmt: skip
+
+
+def judged(session, request):
+    """Everything a final does, in one process."""
+    selection = select(session, request)
+    contests = [
+        figure(session, request, selection, request.process_limits(number))
+        for number in range(request.settings.final_processes)
+    ]
+    return final.rows(request.problem, contests)
 
 
 @pytest.fixture(autouse=True)
@@ -158,7 +184,7 @@ def test_a_final_has_every_baseline_in_both_layouts_and_both_columns_of_ours(lay
     problem = Problem(16, 24, 64, layout=layout)
     session = session_for(problem)
     request = pickle.loads(pickle.dumps(FinalRequest(problem, ((CONFIG, BUILT),), SETTINGS, pdl=(False, True))))
-    rows = judge(session, request)
+    rows = judged(session, request)
     assert {row.status for row in rows} == {Status.CORRECT}, [row.reason for row in rows]
     libraries = [
         f"{name}_{suffix}" for name in ("cublas", "cublaslt_auto", "cublaslt_heuristic") for suffix in ("nn", "tn")
@@ -173,7 +199,36 @@ def test_a_final_has_every_baseline_in_both_layouts_and_both_columns_of_ours(lay
     assert on.against("cublaslt_auto").ratio == pytest.approx(2.0)
     assert on.against("cublaslt_heuristic").ratio == pytest.approx(4.0)
     assert off.baseline("cublaslt_auto").contestant == "cublaslt_auto_nn"
-    assert session.the_context.stopwatch.open == 0 and HostLibraries.closed == 1
+    assert session.the_context.stopwatch.open == 0 and HostLibraries.closed == 3
+
+
+def test_each_column_selects_its_own_and_the_losers_are_kept_apart():
+    problem = Problem(16, 24, 64)
+    request = FinalRequest(problem, ((CONFIG, BUILT), (OTHER, BUILT)), SETTINGS, pdl=(False, True))
+    selection = pickle.loads(pickle.dumps(select(session_for(problem), request)))
+    assert [(one.config, one.pdl) for one in selection.ours] == [(CONFIG, False), (OTHER, True)]
+    assert len(selection.rows) == 4 and group_finals(selection.rows) == []
+    for row in selection.rows:
+        assert row.detail.startswith(SELECTION_DETAIL) and row.process_rounds == ()
+        assert len(row.times_us) == len(row.ref_times_us) == SETTINGS.selection_rounds
+    assert {saved.name: saved.detail.split(" of=")[0] for saved in selection.tuned} == {
+        "cublaslt_auto_nn": "2 us", "cublaslt_auto_tn": "2.5 us",
+    }  # fmt: skip
+    rows = judged(session_for(problem), request)
+    off, on = group_finals(rows)
+    assert [row.config for row in off.rows if row.config] == [CONFIG]
+    assert [row.config for row in on.rows if row.config] == [OTHER]
+    assert off.ours.process_rounds == (3, 3) and off.utc not in {row.utc for row in selection.rows}
+
+
+def test_a_wrong_candidate_is_not_selected_and_where_all_are_wrong_the_final_says_so():
+    problem = Problem(16, 24, 64)
+    request = FinalRequest(problem, ((CONFIG, BUILT), (OTHER, BUILT)), SETTINGS)
+    selection = select(session_for(problem, lambda a, b, c, stream: None), request)
+    assert {row.status for row in selection.rows} == {Status.CORRECTNESS}
+    assert [one.config for one in selection.ours] == [CONFIG, OTHER]
+    more = dataclasses.replace(request, settings=dataclasses.replace(SETTINGS, finalists=2))
+    assert len(select(session_for(problem), more).ours) == 2
 
 
 def test_a_kernel_that_does_not_load_is_one_row(monkeypatch):
@@ -181,7 +236,7 @@ def test_a_kernel_that_does_not_load_is_one_row(monkeypatch):
         raise LaunchError(209, "CUDA_ERROR_NO_BINARY_FOR_GPU", "cuModuleLoadData")
 
     problem = Problem(16, 24, 64)
-    rows = judge(session_for(problem, load=refuse), FinalRequest(problem, ((CONFIG, BUILT),), SETTINGS))
+    rows = judged(session_for(problem, load=refuse), FinalRequest(problem, ((CONFIG, BUILT),), SETTINGS))
     (ours,) = [row for row in rows if row.config]
     assert ours.status is Status.LAUNCH and "NO_BINARY_FOR_GPU" in ours.reason
     assert sum(row.ok for row in rows) == 7
@@ -194,12 +249,80 @@ def test_a_lost_context_ends_the_final_and_names_who_lost_it(monkeypatch):
     monkeypatch.setattr(arena_module, "context_fault", lambda: "CUDA_ERROR_ILLEGAL_ADDRESS")
     problem = Problem(16, 24, 64)
     with pytest.raises(WorkerError, match=r"128x128x64.* broke the CUDA context: CUDA_ERROR_ILLEGAL_ADDRESS"):
-        judge(session_for(problem, crash), FinalRequest(problem, ((CONFIG, BUILT),), SETTINGS))
-    assert HostLibraries.closed == 1
+        judged(session_for(problem, crash), FinalRequest(problem, ((CONFIG, BUILT),), SETTINGS))
+    assert HostLibraries.closed == 2
 
 
-def test_limits_default_to_the_settings_and_bound_the_deadline():
+def test_processes_share_the_seconds_and_draw_orders_of_their_own():
     request = FinalRequest(Problem(16, 24, 64), (), SETTINGS)
-    assert request.rounds == RoundLimits(3, seed=SETTINGS.seed)
-    longer = FinalRequest(Problem(16, 24, 64), (), SETTINGS, limits=RoundLimits(3, warmup_s=50, benchmark_s=10))
-    assert longer.deadline_s == request.deadline_s + 60
+    assert [request.process_limits(number) for number in (0, 1)] == [RoundLimits(3, seed=0), RoundLimits(3, seed=1)]
+    longer = dataclasses.replace(request, limits=RoundLimits(9, warmup_s=5, benchmark_s=10, seed=7))
+    assert longer.process_limits(1) == RoundLimits(9, warmup_s=2.5, benchmark_s=5, seed=8)
+
+
+def test_what_heats_the_chip_is_soaked_first_in_every_process():
+    large = FinalRequest(Problem(8192, 8192, 8192), (), SETTINGS)
+    assert [large.process_limits(number).warmup_s for number in (0, 1)] == [SETTINGS.presoak_s] * 2
+    longer = dataclasses.replace(large, limits=RoundLimits(9, warmup_s=10, benchmark_s=10))
+    assert longer.process_limits(0).warmup_s == 5.0
+
+
+class ProcessSession:
+    """A child's session on the host: its context is that of the request's problem."""
+
+    clocks = types.SimpleNamespace(sample=lambda: ClockSample(sm_clock_mhz=os.getpid() % 10_000))
+    device = "cpu"
+
+    def __init__(self, device_index):
+        judge_module.VendorLibraries = HostLibraries
+        arena_module.library_errors = lambda: (NotSupportedError, LaunchError)
+        arena_module.context_fault = lambda: None
+
+    def context(self, problem, settings, replay_ms):
+        lethal = {(16, 24, 96): settings.replay_ms, (16, 24, 128): settings.final_replay_ms}
+        if lethal.get((problem.m, problem.n, problem.k)) == replay_ms:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return HostContext(problem, host_gemm(problem, problem.layout))
+
+    def kernel(self, built, config):
+        return None
+
+    def fault(self):
+        return None
+
+
+def requests_for(*depths):
+    return [FinalRequest(Problem(16, 24, k), ((CONFIG, BUILT), (OTHER, BUILT)), SETTINGS) for k in depths]
+
+
+@pytest.mark.timeout(120)
+def test_selection_and_every_figure_have_a_process_of_their_own_and_a_death_costs_one_shape():
+    selected = []
+    with Worker(0, session=ProcessSession) as worker:
+        judgements = {
+            one.request.problem.k: one for one in judge(worker, requests_for(64, 96, 128, 160), selected.append)
+        }
+        assert worker.pid is None, "its memory is given back before a figure is measured"
+    assert {k: bool(one.failure) for k, one in judgements.items()} == {64: False, 96: True, 128: True, 160: False}
+    assert "SIGKILL" in judgements[96].failure and "SIGKILL" in judgements[128].failure
+    assert [rows[0].problem.k for rows in selected] == [64, 128, 160]
+    assert judgements[128].selection == selected[1] and judgements[128].rows == ()
+    for k in (64, 160):
+        row = next(row for row in judgements[k].rows if row.config)
+        assert row.config == CONFIG and row.process_rounds == (3, 3)
+        clocks = [int(text.split("/")[0]) for text in re.findall(r"[\d/]+(?=MHz)", row.detail)]
+        chosen_in = judgements[k].selection[0].sm_clock_mhz
+        assert len({*clocks, chosen_in}) == 3, "selection and two figures, each in another process"
+    first, last = (next(row.detail for row in judgements[k].rows if row.config) for k in (64, 160))
+    assert first.split("MHz")[1] == last.split("MHz")[1], "one process serves every shape of a batch"
+
+
+@pytest.mark.timeout(120)
+def test_leaving_early_ends_every_process():
+    with Worker(0, session=ProcessSession) as worker:
+        judgements = judge(worker, requests_for(64, 160))
+        next(judgements)
+        children = multiprocessing.active_children()
+        assert children
+        judgements.close()
+        assert not multiprocessing.active_children()

@@ -1,6 +1,7 @@
 """scripts/judge.py around a scripted runner: it plans from records, judges, and goes on where it stopped."""
 
 import contextlib
+import dataclasses
 import importlib.util
 import sys
 import types
@@ -10,10 +11,12 @@ import pytest
 from fabricated_finals import CONFIG, final_rows, row
 from test_finals_run import FINGERPRINT, ScriptedPool, staged
 
+from cudal2.bench.judge import Judgement
 from cudal2.errors import RecordError
 from cudal2.records.shards import RecordLog, read_shards
 from cudal2.runners import finals as finals_module
 
+OTHER_DRIVER = dataclasses.replace(FINGERPRINT, driver="2")
 SCRIPT = Path(__file__).parents[1] / "scripts" / "judge.py"
 
 
@@ -25,14 +28,15 @@ def judge(monkeypatch):
     spec.loader.exec_module(module)
     module.requests = []
 
-    def run_final(worker, request):
-        module.requests.append(request)
-        return final_rows(request.problem.mnk, 1.0, {"cublaslt_auto": 2.0})
+    def judge(worker, requests, on_selected):
+        for request in requests:
+            module.requests.append(request)
+            yield Judgement(request, tuple(final_rows(request.problem.mnk, 1.0, {"cublaslt_auto": 2.0})))
 
     runner = types.SimpleNamespace(worker=None, toolchain=None, fingerprint=lambda: FINGERPRINT)
     monkeypatch.setattr(module, "LocalRunner", lambda *_, **__: contextlib.nullcontext(runner))
     monkeypatch.setattr(module, "BuildPool", lambda *_: contextlib.nullcontext(ScriptedPool()))
-    monkeypatch.setattr(finals_module, "run_final", run_final)
+    monkeypatch.setattr(finals_module, "judge", judge)
     return module
 
 
@@ -55,6 +59,17 @@ def test_judges_the_best_of_each_shape_once(judge, monkeypatch, tmp_path, capsys
     assert "2 judged, 0 failed, 0 left" in said
     run(judge, monkeypatch, tmp_path / "records", "--out", out, "--top", "1")
     assert len(judge.requests) == 2, "what has a final is not judged again"
+
+
+def test_several_records_are_judged_together_and_shapes_without_any_are_named(judge, monkeypatch, tmp_path, capsys):
+    for name, mnk, fingerprint in (("old", "64_64_64", FINGERPRINT), ("new", "128_64_64", OTHER_DRIVER)):
+        with RecordLog(tmp_path / name, fingerprint) as log:
+            log.append([row(mnk, "sm90_ws", [3.0], config=CONFIG)])
+    shapes = tmp_path / "shapes.yaml"
+    shapes.write_text('shapes: ["64_64_64", "128_64_64", "64_64_128"]')
+    run(judge, monkeypatch, tmp_path / "old", tmp_path / "new", "--out", tmp_path / "out", "--shapes-file", shapes)
+    assert [request.problem.mnk for request in judge.requests] == ["64_64_64", "128_64_64"]
+    assert "1 shapes have no records: 64_64_128" in capsys.readouterr().err
 
 
 def test_records_that_are_not_there_are_one_error(judge, monkeypatch, tmp_path):

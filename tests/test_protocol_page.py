@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from cudal2.bench import autotune, correctness, inputs
+from cudal2.bench import autotune, correctness, inputs, judge
 from cudal2.cli.main import parser
 from cudal2.problem import Problem
 from cudal2.records.measurement import PROTOCOL_VERSION
@@ -26,7 +26,15 @@ def test_the_version_is_the_one_in_every_record():
     "said",
     [
         f"R x t reaches {SETTINGS.replay_ms:g} ms [`replay_ms`] while searching and {SETTINGS.final_replay_ms:g} ms",
-        f"[{SETTINGS.final_rounds}] rounds",
+        f"[{SETTINGS.selection_rounds}] rounds (`selection_rounds`) of {SETTINGS.replay_ms:g} ms",
+        f"[{SETTINGS.finalists}] configuration (`finalists`)",
+        f"[{SETTINGS.final_processes}] fresh processes (`final_processes`)",
+        f"[{SETTINGS.final_rounds}] rounds in each (`final_rounds`)",
+        f"{SETTINGS.final_processes} x {SETTINGS.final_rounds} rounds call one in "
+        f"{2 ** (SETTINGS.final_processes * SETTINGS.final_rounds - 1)} won or lost by chance",
+        f"above {judge._HEATING_FLOOR_US:g} us a run heats",
+        f"[{SETTINGS.presoak_s:g}] s (`presoak_s`)",
+        f"marked `{judge.SELECTION_DETAIL}`",
         f"[{SETTINGS.replays}] replays",
         f"more than {SETTINGS.l2_multiple:g} L2 sizes",
         f"below {SETTINGS.quarantine_fraction:g} of `physical_us`",

@@ -66,7 +66,7 @@ def test_a_float_in_scientific_notation_is_a_number(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("replay: 3", r"given.yaml: unknown key 'replay'; known keys: replay_ms, replays, final_replay_ms"),
+        ("replay: 3", r"given.yaml: unknown key 'replay'; known keys: replay_ms, replays, selection_rounds"),
         ("replays: many", r"replays = 'many': give a whole number"),
         ("replays: 2.5", r"replays = 2.5: give a whole number"),
         ("replays: true", r"replays = True: give a whole number"),

@@ -83,19 +83,22 @@ def test_a_replay_lasts_at_least_as_long_as_asked(time_us: float, launches: int)
 class HostBoundStopwatch:
     """Launched from Python a kernel takes ``host_us``, in a graph ``device_us``, and 2 % less once clocks are up."""
 
-    def __init__(self, host_us: float, device_us: float) -> None:
+    def __init__(self, host_us: float, device_us: float, sets: int = 100) -> None:
         self.host_us, self.device_us, self.open = host_us, device_us, 0
+        self.sets = SimpleNamespace(count=sets)
 
     def estimate_us(self, contestant: object) -> float:
         return self.host_us
 
-    def graph(self, contestant: object, launches: int) -> SimpleNamespace:
+    def graph(self, contestant: object, launches: int, repeats: int = 1) -> SimpleNamespace:
         self.open += 1
 
         def close() -> None:
             self.open -= 1
 
-        return SimpleNamespace(launches=launches, time_us=lambda: self.device_us, close=close)
+        return SimpleNamespace(
+            captured=launches, launches=launches * repeats, time_us=lambda: self.device_us, close=close
+        )
 
 
 @pytest.mark.parametrize(("host_us", "device_us"), [(3.1, 1.4), (6.0, 4.5), (900.0, 880.0), (9e4, 9e4)])
@@ -104,6 +107,22 @@ def test_a_graph_is_sized_by_what_a_graph_takes_not_by_launches_from_python(host
     graph: Any = sized_graph(stopwatch, None, 2.0)  # type: ignore[arg-type]
     assert 2000.0 <= graph.launches * 0.98 * device_us < 2100.0 + device_us
     assert stopwatch.open == 1, "the short graph is given back"
+
+
+@pytest.mark.parametrize(("time_us", "sets"), [(1.4, 7300), (3.0, 171), (60.0, 4), (1500.0, 2), (9e4, 2)])
+def test_a_long_replay_is_a_short_graph_run_over_and_over_in_whole_rotations(time_us: float, sets: int) -> None:
+    graph: Any = sized_graph(HostBoundStopwatch(2 * time_us, time_us, sets), None, 20.0)  # type: ignore[arg-type]
+    assert graph.launches * time_us >= 20_000.0
+    assert graph.captured * time_us >= 2_000.0
+    assert graph.captured % sets == 0 or graph.captured == graph.launches
+    assert graph.launches * time_us < 1.5 * 1.05 * 20_000.0 + time_us
+    assert graph.captured < 2 * (sets + 2_000.0 / time_us + 1)
+
+
+@pytest.mark.parametrize(("time_us", "sets"), [(1.4, 1539), (3.0, 171), (60.0, 4), (9e4, 2)])
+def test_a_short_replay_is_one_graph(time_us: float, sets: int) -> None:
+    graph: Any = sized_graph(HostBoundStopwatch(time_us, time_us, sets), None, 2.0)  # type: ignore[arg-type]
+    assert graph.captured == graph.launches < 1.06 * 2_000.0 / time_us + 1
 
 
 def test_a_time_under_what_the_hardware_can_do_is_not_believed() -> None:

@@ -4,12 +4,20 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 from cudal2.bench.autotune import AutoTuner, Exploration
-from cudal2.bench.baselines import LAYOUTS, Baseline, BothLayouts, LibraryCall, NotSupportedError, TorchMatmul
+from cudal2.bench.baselines import (
+    LAYOUTS,
+    Baseline,
+    BothLayouts,
+    LibraryCall,
+    NotSupportedError,
+    SavedCall,
+    TorchMatmul,
+)
 from cudal2.bench.context import ProblemContext
 from cudal2.bench.correctness import CheckResult, check_sample
 from cudal2.bench.device import Clocks
@@ -21,7 +29,6 @@ from cudal2.errors import WorkerError
 from cudal2.launch.driver import context_fault
 from cudal2.launch.kernel import LoadedKernel
 from cudal2.problem import Problem
-from cudal2.settings import BenchSettings
 from cudal2.space.config import KernelConfig
 
 logger = logging.getLogger(__name__)
@@ -43,11 +50,13 @@ class DeviceArena:
         context: Buffers, check data, stopwatch.
         clocks: Reads NVML.
         load: Loads a cubin, or knows it loaded.
+        replay_ms: Device time of one replay, at least.
     """
 
     errors: tuple[type[Exception], ...] = (RefusedError,)
 
-    def __init__(self, context: ProblemContext, clocks: Clocks, load: Load) -> None:
+    def __init__(self, context: ProblemContext, clocks: Clocks, load: Load, replay_ms: float) -> None:
+        self.replay_ms = replay_ms
         self.context = context
         self.buffers = BothLayouts(context.sets)
         self._check_buffers = BothLayouts(context.checks.sets)
@@ -56,7 +65,7 @@ class DeviceArena:
 
     def check(self, entrant: Entrant) -> CheckResult:
         """Runs an entrant on the check data."""
-        with refusals(entrant.label):
+        with _refusals(entrant.label):
             if entrant.config is not None and entrant.built is not None:
                 kernel = self._load(entrant.built, entrant.config)
                 return self.context.check(kernel, entrant.config, bool(entrant.pdl))
@@ -67,11 +76,11 @@ class DeviceArena:
         return self.context.checks.run(call.on(self._check_buffers), self.context.stopwatch.stream)
 
     def prepare(self, entrant: Entrant) -> DevicePrepared:
-        """Captures launches that run for the settings' final replay time."""
-        with refusals(entrant.label):
+        """Captures launches that run for the replay time."""
+        with _refusals(entrant.label):
             contestant = self._bind(entrant)
             context = self.context
-            return DevicePrepared(sized_graph(context.stopwatch, contestant, context.settings.final_replay_ms), context)
+            return DevicePrepared(sized_graph(context.stopwatch, contestant, self.replay_ms), context)
 
     def too_fast(self, time_us: float) -> str:
         """Why a time cannot be believed; empty if it can."""
@@ -106,7 +115,7 @@ class DevicePrepared:
         """One more replay from poisoned outputs: every one must be written, and a sample of one must be right."""
         sets, seed = self._context.sets, self._context.settings.seed
         sets.poison()
-        self._graph.run()
+        self._graph.run_once()
         unwritten = sets.unwritten(self._graph.sets_used)
         if unwritten:
             reason = f"after timing, {unwritten} of {self._graph.sets_used} outputs hold NaN or were not written"
@@ -119,7 +128,7 @@ class DevicePrepared:
 
 
 @contextmanager
-def refusals(label: str) -> Iterator[None]:
+def _refusals(label: str) -> Iterator[None]:
     """Turns what a contestant raises into a refusal, unless it took the CUDA context with it.
 
     Raises:
@@ -152,14 +161,33 @@ def our_entrants(candidates: Sequence[tuple[KernelConfig, BuiltKernel]], columns
     ]
 
 
-def baseline_entrants(arena: DeviceArena, libraries: VendorLibraries) -> list[Entrant]:
-    """torch.matmul, cuBLAS, cuBLASLt's first answer and cuBLASLt-AutoTuning, the libraries in both layouts."""
-    problem, settings = arena.context.problem, arena.context.settings
+def baseline_entrants(problem: Problem, libraries: VendorLibraries, tuned: Sequence[SavedCall]) -> list[Entrant]:
+    """torch.matmul, cuBLAS, cuBLASLt's first answer and cuBLASLt-AutoTuning, the libraries in both layouts.
+
+    Args:
+        problem: What is computed.
+        libraries: cuBLAS and cuBLASLt for it.
+        tuned: What :func:`tune` chose, here or in another process.
+    """
     calls: list[Baseline] = [*_torch(problem), *(libraries.cublas(layout) for layout in LAYOUTS)]
-    offered = {layout: _offered(libraries, layout) for layout in LAYOUTS}
-    calls += [answers[0] for answers in offered.values() if answers]
-    calls += _tuned(arena, settings, libraries, [call for answers in offered.values() for call in answers])
+    calls += [answers[0] for layout in LAYOUTS if (answers := _offered(libraries, layout))]
+    return call_entrants([*calls, *restored(libraries, tuned)])
+
+
+def call_entrants(calls: Iterable[Baseline]) -> list[Entrant]:
+    """Library calls as they enter."""
     return [Entrant(call.name, call.name, call.detail, call) for call in calls]
+
+
+def restored(libraries: VendorLibraries, tuned: Sequence[SavedCall]) -> list[LibraryCall]:
+    """The chosen algorithms as calls of this process; one that the library refuses is left out."""
+    calls = []
+    for saved in tuned:
+        try:
+            calls.append(libraries.restore(saved))
+        except NotSupportedError as error:
+            logger.warning("%s does not compete: %s", saved.name, error)
+    return calls
 
 
 def _torch(problem: Problem) -> list[Baseline]:
@@ -178,9 +206,9 @@ def _offered(libraries: VendorLibraries, layout: Any) -> list[LibraryCall]:
         return []
 
 
-def _tuned(
-    arena: DeviceArena, settings: BenchSettings, libraries: VendorLibraries, calls: Sequence[LibraryCall]
-) -> list[LibraryCall]:
+def tune(arena: DeviceArena, libraries: VendorLibraries) -> list[SavedCall]:
+    """cuBLASLt-AutoTuning: the fastest right algorithm of each layout."""
+    settings = arena.context.settings
     tuner = AutoTuner(
         arena.context.stopwatch,
         arena.buffers,
@@ -191,4 +219,6 @@ def _tuned(
         settings.seed,
         Exploration(settings.enumerated_results, settings.enumeration_s),
     )
-    return [tuned.call for tuned in tuner.choose(calls, libraries.enumerated()).values()]
+    calls = [call for layout in LAYOUTS for call in _offered(libraries, layout)]
+    chosen = [tuned.call for tuned in tuner.choose(calls, libraries.enumerated()).values()]
+    return [saved for call in chosen if (saved := call.saved) is not None]

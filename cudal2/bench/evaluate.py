@@ -1,4 +1,4 @@
-"""One shape judged from end to end: candidates checked one by one in the worker, the right ones in a final.
+"""One shape judged from end to end: candidates checked one by one in the worker, the right ones selected and judged.
 
 Correctness comes first: a wrong kernel ends the evaluation before anything is compared.
 """
@@ -6,6 +6,7 @@ Correctness comes first: a wrong kernel ends the evaluation before anything is c
 from __future__ import annotations
 
 import json
+import shlex
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -27,8 +28,8 @@ from cudal2.space.config import KernelConfig
 from cudal2.space.space import SearchSpace
 from cudal2.table import KernelTable
 
-#: Configurations of ours that go from the checks into the final.
-FINALISTS = 3
+#: Configurations of ours that go from the checks into the selection.
+CANDIDATES = 3
 
 #: Where no table knows better: large tiles, small ones, a split of K, many CTAs for output-bound shapes.
 _DEFAULTS = (
@@ -52,7 +53,8 @@ class Evaluation:
         rows: Every row of the final.
         set_aside: Candidates that did not get into it, with their reasons.
         settings: How it was measured.
-        limits: How long.
+        limits: How long, in all processes together.
+        selection: The rows by which ours were chosen; empty if there was no choice.
     """
 
     problem: Problem
@@ -60,6 +62,7 @@ class Evaluation:
     set_aside: tuple[Measurement, ...]
     settings: BenchSettings
     limits: RoundLimits
+    selection: tuple[Measurement, ...] = ()
 
     @property
     def finals(self) -> list[Final]:
@@ -105,7 +108,7 @@ def evaluate(
     limits: RoundLimits | None = None,
     on_step: Callable[[str], None] = lambda step: None,
 ) -> Evaluation:
-    """Checks the candidates, then judges the best of them beside every baseline.
+    """Checks the candidates, selects among the best of them, and judges those beside every baseline.
 
     Args:
         worker: The GPU.
@@ -125,17 +128,17 @@ def evaluate(
     for column in pdl:
         for row in worker.measure(problem, candidates, settings, pdl=column, reference=False):
             checked.append(row)
-            on_step(f"checked {len(checked)}; the final comes next")
+            on_step(f"checked {len(checked)}; selection and final come next")
     refuse_wrong(checked)
-    finalists = _finalists(checked, candidates)
-    if not finalists:
+    passed = _best(checked, candidates)
+    if not passed:
         raise NothingValidError(f"{problem.mnk}: no candidate ran ({_causes(checked)})")
-    request = FinalRequest(problem, tuple(finalists), settings, tuple(pdl), limits)
-    rows = tuple(run_final(worker, request))
+    request = FinalRequest(problem, tuple(passed), settings, tuple(pdl), limits)
+    judgement = run_final(worker, request)
     on_step("final")
-    refuse_wrong(rows)
+    refuse_wrong((*judgement.selection, *judgement.rows))
     set_aside = tuple(row for row in checked if not row.ok)
-    return Evaluation(problem, rows, set_aside, settings, request.rounds)
+    return Evaluation(problem, judgement.rows, set_aside, settings, request.rounds, judgement.selection)
 
 
 def refuse_wrong(rows: Iterable[Measurement]) -> None:
@@ -149,14 +152,14 @@ def refuse_wrong(rows: Iterable[Measurement]) -> None:
             raise WrongResultError(f"{row.problem.mnk}: {row.config.name} is wrong: {row.reason}")
 
 
-def _finalists(
+def _best(
     checked: Sequence[Measurement], candidates: Sequence[tuple[KernelConfig, BuiltKernel]]
 ) -> list[tuple[KernelConfig, BuiltKernel]]:
-    """The fastest that passed in any column, at most ``FINALISTS``."""
+    """The fastest that passed in any column, at most ``CANDIDATES``."""
     built = dict(candidates)
     passed = sorted((row for row in checked if row.ok), key=lambda row: row.median_us)
     configs = dict.fromkeys(row.config for row in passed if row.config is not None)
-    return [(config, built[config]) for config in list(configs)[:FINALISTS]]
+    return [(config, built[config]) for config in list(configs)[:CANDIDATES]]
 
 
 def _causes(rows: Sequence[Measurement]) -> str:
@@ -164,11 +167,37 @@ def _causes(rows: Sequence[Measurement]) -> str:
     return "; ".join(f"{count} x {cause}" for cause, count in counts.most_common(3)) or "none was given"
 
 
-def to_dict(evaluation: Evaluation, environment: Mapping[str, Any]) -> dict[str, Any]:
-    """The evaluation as plain values, ready for JSON: comparisons per PDL column, then every raw row."""
+def reproduce_command(evaluation: Evaluation, options: Sequence[str] = ()) -> str:
+    """The command that measures the same again: the kernels that were judged, by name, and everything that matters.
+
+    Args:
+        evaluation: What was measured.
+        options: Further options it was measured with.
+    """
+    problem, limits = evaluation.problem, evaluation.limits
+    judged = dict.fromkeys(row.config.name for row in evaluation.rows if row.config is not None)
+    columns = {final.pdl for final in evaluation.finals}
+    pdl = "both" if len(columns) == 2 else "on" if True in columns else "off"
+    words = ["python", "-m", "cudal2", "eval", "--mnk", problem.mnk, "--acc_precise", problem.acc]
+    words += ["--layout", problem.layout, "--pdl", pdl, *(word for name in judged for word in ("--config", name))]
+    words += ["--warmup_seconds", f"{limits.warmup_s:g}"]
+    if limits.benchmark_s is not None:
+        words += ["--benchmark_seconds", f"{limits.benchmark_s:g}"]
+    return shlex.join([*words, *options])
+
+
+def to_dict(evaluation: Evaluation, environment: Mapping[str, Any], command: str = "") -> dict[str, Any]:
+    """The evaluation as plain values, ready for JSON: comparisons per PDL column, then every raw row.
+
+    Args:
+        evaluation: What was measured.
+        environment: Where.
+        command: What measures it again.
+    """
     problem = evaluation.problem
     return {
         "protocol": PROTOCOL_VERSION,
+        "reproduce": command,
         "problem": problem.to_dict(),
         "floor_us": floor_us(problem.m, problem.n, problem.k),
         "environment": dict(environment),
@@ -176,6 +205,7 @@ def to_dict(evaluation: Evaluation, environment: Mapping[str, Any]) -> dict[str,
         "limits": asdict(evaluation.limits),
         "columns": {f"pdl_{'on' if final.pdl else 'off'}": _column(final) for final in evaluation.finals},
         "rows": [row.to_dict() for row in evaluation.rows],
+        "selection": [row.to_dict() for row in evaluation.selection],
         "set_aside": [row.to_dict() for row in evaluation.set_aside],
     }
 
@@ -200,14 +230,16 @@ def _speedup(comparison: Comparison) -> dict[str, Any]:
     return {**asdict(comparison), "verdict": comparison.verdict}
 
 
-def write(evaluation: Evaluation, base_dir: Path, environment: Mapping[str, Any]) -> list[Path]:
+def write(evaluation: Evaluation, base_dir: Path, environment: Mapping[str, Any], command: str = "") -> list[Path]:
     """Writes one JSON file and one CSV per PDL column; a file that is there is kept and the new one numbered.
+
+    Arguments as :func:`to_dict`.
 
     Raises:
         EnvironmentProblemError: The directory cannot be written.
     """
     stem = f"{evaluation.problem.mnk}_{evaluation.problem.acc}_offline"
-    text = json.dumps(to_dict(evaluation, environment), indent=1, allow_nan=False) + "\n"
+    text = json.dumps(to_dict(evaluation, environment, command), indent=1, allow_nan=False) + "\n"
     files = {f"{stem}.json": text}
     for final in evaluation.finals:
         files[f"{stem}_pdl_{'on' if final.pdl else 'off'}.csv"] = csv_text([final])

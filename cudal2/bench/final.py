@@ -1,11 +1,12 @@
 """The judge: our candidates and every baseline on one problem, checked first, then timed in shuffled rounds.
 
-Controls who competes and what becomes of a failure; the device work is behind ``Arena``, so that the rules are tested
-with contestants that cheat on purpose and need no GPU.
+Controls who competes, what becomes of a failure, and how the rounds of several processes make one figure; the device
+work is behind ``Arena``, so that the rules are tested with contestants that cheat on purpose and need no GPU.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import statistics
 import time
 from collections.abc import Mapping, Sequence
@@ -94,65 +95,35 @@ class Arena(Protocol):
         """Clocks, power, temperature, throttle bits, as far as they can be read."""
 
 
-def contest(problem: Problem, entrants: Sequence[Entrant], arena: Arena, limits: RoundLimits) -> list[Measurement]:
-    """Judges the entrants; one row per entrant and PDL column it counts for, failures included.
-
-    Args:
-        problem: What is computed.
-        entrants: Everyone, with unique labels.
-        arena: Where.
-        limits: How long, and the seed of the orders.
-    """
-    started = time.monotonic()
-    ledger = _Ledger()
-    prepared: dict[str, Prepared] = {}
-    try:
-        for entrant in entrants:
-            admitted = _admit(entrant, arena, ledger)
-            if admitted is not None:
-                prepared[entrant.label] = admitted
-        if prepared:
-            timed = {label: launches.time_us for label, launches in prepared.items()}
-            ledger.times, ledger.clocks = run_rounds(timed, limits, arena.clocks)
-        for label, launches in prepared.items():
-            _inspect(label, launches, arena, ledger)
-    finally:
-        for launches in prepared.values():
-            launches.close()
-    common = {
-        "problem": problem,
-        "bench_s": (time.monotonic() - started) / max(1, len(entrants)),
-        "utc": datetime.now(timezone.utc).isoformat(timespec="milliseconds"),
-        **ledger.last_clocks(),
-    }
-    reference = _reference_times(entrants, ledger)
-    return [
-        _row(entrant, ledger, {**common, "pdl": pdl, "ref_times_us": reference})
-        for pdl in _columns(entrants)
-        for entrant in entrants
-        if entrant.pdl is None or entrant.pdl == pdl
-    ]
-
-
 @dataclass
-class _Ledger:
-    """What has happened so far, by label."""
+class Contest:
+    """What one process saw, by label; plain values, so that it can leave the process.
 
+    Attributes:
+        entrants: Everyone who entered, without what only this process could call.
+        failures: Why an entrant has no time.
+        errors: Largest error over its bound in the checks.
+        launches: Launches per replay.
+        times: Microseconds per launch of every counted round, right or not.
+        clocks: After each counted round.
+        seconds: Wall time of it all.
+        utc: ISO time at its end.
+    """
+
+    entrants: tuple[Entrant, ...]
     failures: dict[str, Failure] = field(default_factory=dict)
     errors: dict[str, float | None] = field(default_factory=dict)
     launches: dict[str, int] = field(default_factory=dict)
     times: dict[str, list[float]] = field(default_factory=dict)
     clocks: list[Mapping[str, Any]] = field(default_factory=list)
-
-    def good_times(self, label: str) -> tuple[float, ...]:
-        """Times that count."""
-        return () if label in self.failures else tuple(self.times.get(label, ()))
+    seconds: float = 0.0
+    utc: str = ""
 
     def last_clocks(self) -> dict[str, Any]:
         """Clocks after the last round, under their names in records."""
         return {name: value for name, value in (self.clocks[-1] if self.clocks else {}).items() if name in _CLOCK_UNITS}
 
-    def rounds_text(self) -> str:
+    def clocks_text(self) -> str:
         """Clocks of every round, for the record's free text."""
         rows = (
             "/".join(str(sample[name]) for sample in self.clocks) + _CLOCK_UNITS[name] for name in self.last_clocks()
@@ -160,35 +131,87 @@ class _Ledger:
         return " ".join(rows)
 
 
-def _admit(entrant: Entrant, arena: Arena, ledger: _Ledger) -> Prepared | None:
+def contest(entrants: Sequence[Entrant], arena: Arena, limits: RoundLimits) -> Contest:
+    """Checks and times the entrants in this process.
+
+    Args:
+        entrants: Everyone, with unique labels.
+        arena: Where.
+        limits: How long, and the seed of the orders.
+    """
+    started = time.monotonic()
+    held = Contest(tuple(dataclasses.replace(entrant, call=None) for entrant in entrants))
+    prepared: dict[str, Prepared] = {}
+    try:
+        for entrant in entrants:
+            admitted = _admit(entrant, arena, held)
+            if admitted is not None:
+                prepared[entrant.label] = admitted
+        if prepared:
+            timed = {label: launches.time_us for label, launches in prepared.items()}
+            held.times, held.clocks = run_rounds(timed, limits, arena.clocks)
+        for label, launches in prepared.items():
+            _inspect(label, launches, arena, held)
+    finally:
+        for launches in prepared.values():
+            launches.close()
+    held.seconds = time.monotonic() - started
+    held.utc = datetime.now(timezone.utc).isoformat(timespec="milliseconds")
+    return held
+
+
+def rows(problem: Problem, contests: Sequence[Contest]) -> list[Measurement]:
+    """One row per entrant and PDL column it counts for, failures included; one who failed anywhere has no time.
+
+    Args:
+        problem: What was computed.
+        contests: One per process, in order, all of the same entrants.
+    """
+    entrants = contests[0].entrants
+    common = {
+        "problem": problem,
+        "bench_s": sum(held.seconds for held in contests) / max(1, len(entrants)),
+        "utc": contests[-1].utc,
+        **contests[-1].last_clocks(),
+    }
+    reference = _reference_times(contests)
+    return [
+        _row(entrant, contests, {**common, "pdl": pdl, "ref_times_us": reference})
+        for pdl in _columns(entrants)
+        for entrant in entrants
+        if entrant.pdl is None or entrant.pdl == pdl
+    ]
+
+
+def _admit(entrant: Entrant, arena: Arena, held: Contest) -> Prepared | None:
     """Checks, then captures; no time is ever taken of a wrong result."""
     try:
         checked = arena.check(entrant)
-        ledger.errors[entrant.label] = checked.max_error
+        held.errors[entrant.label] = checked.max_error
         if not checked.ok:
-            ledger.failures[entrant.label] = Failure(Status.CORRECTNESS, checked.reason)
+            held.failures[entrant.label] = Failure(Status.CORRECTNESS, checked.reason)
             return None
         prepared = arena.prepare(entrant)
     except arena.errors as error:
-        ledger.failures[entrant.label] = Failure(Status.LAUNCH, first_line(error))
+        held.failures[entrant.label] = Failure(Status.LAUNCH, first_line(error))
         return None
-    ledger.launches[entrant.label] = prepared.launches
+    held.launches[entrant.label] = prepared.launches
     return prepared
 
 
-def _inspect(label: str, launches: Prepared, arena: Arena, ledger: _Ledger) -> None:
+def _inspect(label: str, launches: Prepared, arena: Arena, held: Contest) -> None:
     """What only shows after timing: results that went wrong on the way, times that cannot be."""
     try:
         rechecked = launches.recheck()
     except arena.errors as error:
-        ledger.failures[label] = Failure(Status.RUNTIME, first_line(error))
+        held.failures[label] = Failure(Status.RUNTIME, first_line(error))
         return
     if not rechecked.ok:
-        ledger.failures[label] = Failure(Status.CORRECTNESS, rechecked.reason)
+        held.failures[label] = Failure(Status.CORRECTNESS, rechecked.reason)
         return
-    reason = arena.too_fast(min(ledger.times[label]))
+    reason = arena.too_fast(min(held.times[label]))
     if reason:
-        ledger.failures[label] = Failure(Status.QUARANTINED, reason)
+        held.failures[label] = Failure(Status.QUARANTINED, reason)
 
 
 def _columns(entrants: Sequence[Entrant]) -> list[bool]:
@@ -196,28 +219,48 @@ def _columns(entrants: Sequence[Entrant]) -> list[bool]:
     return sorted({entrant.pdl for entrant in entrants if entrant.pdl is not None}) or [False]
 
 
-def _reference_times(entrants: Sequence[Entrant], ledger: _Ledger) -> tuple[float, ...]:
+def _failure(label: str, contests: Sequence[Contest]) -> Failure | None:
+    """The first process's that had one; who is missing from a process has failed there."""
+    for held in contests:
+        if label in held.failures:
+            return held.failures[label]
+        if label not in held.times:
+            return Failure(Status.LAUNCH, "it did not enter the rounds of every process")
+    return None
+
+
+def _good_times(label: str, contests: Sequence[Contest]) -> tuple[float, ...]:
+    """Times that count, in order over all processes."""
+    if _failure(label, contests) is not None:
+        return ()
+    return tuple(time_us for held in contests for time_us in held.times.get(label, ()))
+
+
+def _reference_times(contests: Sequence[Contest]) -> tuple[float, ...]:
     """Times of the better cuBLASLt-AutoTuning layout."""
-    rows = [ledger.good_times(entrant.label) for entrant in entrants if entrant.contestant in names_of(REFERENCE)]
-    return min((row for row in rows if row), key=statistics.median, default=())
+    entered = (entrant for entrant in contests[0].entrants if entrant.contestant in names_of(REFERENCE))
+    times = [_good_times(entrant.label, contests) for entrant in entered]
+    return min((row for row in times if row), key=statistics.median, default=())
 
 
-def _row(entrant: Entrant, ledger: _Ledger, common: dict[str, Any]) -> Measurement:
+def _row(entrant: Entrant, contests: Sequence[Contest], common: dict[str, Any]) -> Measurement:
     label, built = entrant.label, entrant.built
-    failure = ledger.failures.get(label)
+    failure, times = _failure(label, contests), _good_times(label, contests)
     if failure is not None:
         common = {**common, "ref_times_us": ()}
+    errors = [error for held in contests if (error := held.errors.get(label)) is not None]
     return Measurement(
         **common,
         contestant=entrant.contestant,
         config=entrant.config,
         status=failure.status if failure else Status.CORRECT,
         reason=failure.reason if failure else "",
-        times_us=ledger.good_times(label),
-        launches=ledger.launches.get(label, 0),
-        max_error=ledger.errors.get(label),
+        times_us=times,
+        process_rounds=tuple(len(held.times[label]) for held in contests) if times else (),
+        launches=min((held.launches[label] for held in contests if label in held.launches), default=0),
+        max_error=max(errors, default=None),
         registers=built.registers if built else None,
         spill_bytes=built.spill_bytes if built else None,
         smem_bytes=built.smem_bytes if built else None,
-        detail="; ".join(part for part in (entrant.detail, ledger.rounds_text()) if part),
+        detail="; ".join(part for part in (entrant.detail, *(held.clocks_text() for held in contests)) if part),
     )

@@ -1,24 +1,44 @@
-"""A final from outside: what to judge, handed to the worker's child; all of it ``contest`` on a ``DeviceArena``."""
+"""A final from outside: one process selects, fresh ones measure, and none of their rounds serves both.
+
+Whoever is chosen by the rounds that are reported looks better than it is. Here the candidates and cuBLASLt's algorithms
+are chosen in one child; the figure comes from children that have seen nothing of it, each with buffers, checks and
+captures of its own, one after the other.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import contextlib
+import dataclasses
+import logging
+import statistics
+from collections.abc import Callable, Generator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from cudal2.bench.arena import DeviceArena, baseline_entrants, our_entrants
-from cudal2.bench.final import contest
+from cudal2.bench import final
+from cudal2.bench.arena import DeviceArena, baseline_entrants, call_entrants, our_entrants, restored, tune
+from cudal2.bench.baselines import SavedCall
+from cudal2.bench.final import Contest, Entrant, contest
 from cudal2.bench.libraries import VendorLibraries
 from cudal2.bench.rounds import RoundLimits
-from cudal2.bench.worker import Worker
+from cudal2.bench.worker import PREPARE_DEADLINE_S, Worker, call_together
 from cudal2.build.artifact import BuiltKernel
+from cudal2.errors import WorkerError
+from cudal2.floor import floor_us
 from cudal2.problem import Problem
 from cudal2.records.measurement import Measurement
 from cudal2.settings import BenchSettings
 from cudal2.space.config import KernelConfig
 
+logger = logging.getLogger(__name__)
+
 #: Check data, tuning and captures of the largest shapes; the rounds come on top.
 _SETUP_DEADLINE_S = 240.0
 _ROUND_DEADLINE_S = 20.0
+#: Above this floor a run heats the chip to its power limit, and clocks fall until it is warm.
+_HEATING_FLOOR_US = 100.0
+#: In the free text of rows that a selection timed.
+SELECTION_DETAIL = "selection"
 
 
 @dataclass(frozen=True)
@@ -30,45 +50,195 @@ class FinalRequest:
         candidates: Configurations of ours and their cubins, built for the problem's accumulator and layout.
         settings: How it is measured.
         pdl: PDL columns; with both, ours runs in each and the baselines, which choose by themselves, count for both.
-        limits: Rounds; ``None`` takes the settings' ``final_rounds``.
+        limits: Rounds and seconds of the figure, the seconds shared by its processes; ``None`` takes the settings'
+            ``final_rounds``.
     """
 
     problem: Problem
     candidates: tuple[tuple[KernelConfig, BuiltKernel], ...]
     settings: BenchSettings
     pdl: tuple[bool, ...] = (False,)
-    limits: RoundLimits | None = field(default=None)
+    limits: RoundLimits | None = None
 
     @property
     def rounds(self) -> RoundLimits:
-        """How long it goes on."""
+        """How long the figure goes on, in all processes together."""
         return self.limits or RoundLimits(self.settings.final_rounds, seed=self.settings.seed)
 
-    @property
-    def deadline_s(self) -> float:
-        """After which something hangs."""
-        rounds = self.rounds
-        spent = rounds.warmup_s + (rounds.benchmark_s or 0.0)
-        return _SETUP_DEADLINE_S + spent + _ROUND_DEADLINE_S * min(rounds.rounds, 10)
+    def process_limits(self, number: int) -> RoundLimits:
+        """How long process ``number`` goes on: its share of the seconds, and other orders than in the others."""
+        whole, share = self.rounds, 1.0 / self.settings.final_processes
+        heats = floor_us(self.problem.m, self.problem.n, self.problem.k) > _HEATING_FLOOR_US
+        return RoundLimits(
+            rounds=whole.rounds,
+            warmup_s=max(whole.warmup_s * share, self.settings.presoak_s if heats else 0.0),
+            benchmark_s=None if whole.benchmark_s is None else whole.benchmark_s * share,
+            seed=whole.seed + number,
+        )
 
 
-def judge(session: Any, request: FinalRequest) -> list[Measurement]:
-    """Job: runs one final in the child that owns the GPU."""
+@dataclass(frozen=True)
+class Selection:
+    """Who goes on to the figure.
+
+    Attributes:
+        ours: Configurations of ours, each in the PDL column it was chosen for.
+        tuned: cuBLASLt's best algorithm of each layout.
+        rows: Every candidate of ours in the selection's rounds, failures included; empty if there was no choice.
+    """
+
+    ours: tuple[Entrant, ...]
+    tuned: tuple[SavedCall, ...]
+    rows: tuple[Measurement, ...]
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """What came of one request.
+
+    Attributes:
+        request: What was asked.
+        rows: Every contestant's figure, failures included; empty if the final could not be run to its end.
+        selection: The selection's rows.
+        failure: Why there is no figure.
+    """
+
+    request: FinalRequest
+    rows: tuple[Measurement, ...] = ()
+    selection: tuple[Measurement, ...] = ()
+    failure: str = ""
+
+
+def bring_up(session: Any, request: FinalRequest, replay_ms: float) -> None:
+    """Job: a problem's data, the libraries and their kernels; what a process meets first takes it longest."""
+    arena = _arena(session, request, replay_ms)
+    with _libraries(session, request) as libraries:
+        for entrant in baseline_entrants(request.problem, libraries, ()):
+            with contextlib.suppress(*arena.errors):
+                arena.check(entrant)
+
+
+def select(session: Any, request: FinalRequest) -> Selection:
+    """Job: tunes cuBLASLt, then times every candidate of ours beside it in short rounds and chooses."""
     settings = request.settings
-    context = session.context(request.problem, settings, settings.final_replay_ms)
-    arena = DeviceArena(context, session.clocks, session.kernel)
-    with VendorLibraries(
-        request.problem, session.device, settings.workspace_bytes, settings.heuristic_results
-    ) as libraries:
-        entrants = [*our_entrants(request.candidates, request.pdl), *baseline_entrants(arena, libraries)]
-        return contest(request.problem, entrants, arena, request.rounds)
+    arena = _arena(session, request, settings.replay_ms)
+    ours = our_entrants(request.candidates, request.pdl)
+    with _libraries(session, request) as libraries:
+        tuned = tuple(tune(arena, libraries))
+        if len(request.candidates) <= settings.finalists:
+            return Selection(tuple(ours), tuned, ())
+        entrants = [*ours, *call_entrants(restored(libraries, tuned))]
+        held = contest(entrants, arena, RoundLimits(settings.selection_rounds, seed=settings.seed))
+    rows = [
+        dataclasses.replace(
+            row, process_rounds=(), detail="; ".join(part for part in (SELECTION_DETAIL, row.detail) if part)
+        )
+        for row in final.rows(request.problem, [held])
+        if row.config is not None
+    ]
+    return Selection(choose(held, settings.finalists), tuned, tuple(rows))
 
 
-def run_final(worker: Worker, request: FinalRequest) -> list[Measurement]:
-    """Runs one final; every contestant's rows, failures included.
+def choose(held: Contest, count: int) -> tuple[Entrant, ...]:
+    """The ``count`` fastest of ours in each PDL column; where none passed, all, so that the final says why."""
+    chosen: list[Entrant] = []
+    for pdl in (False, True):
+        column = [entrant for entrant in held.entrants if entrant.pdl is pdl]
+        passed = [entrant for entrant in column if entrant.label not in held.failures]
+        passed.sort(key=lambda entrant: statistics.median(held.times[entrant.label]))
+        chosen += passed[:count] or column
+    return tuple(chosen)
+
+
+def figure(session: Any, request: FinalRequest, selection: Selection, limits: RoundLimits) -> Contest:
+    """Job: the selected and every baseline in the rounds of one process."""
+    arena = _arena(session, request, request.settings.final_replay_ms)
+    with _libraries(session, request) as libraries:
+        entrants = [*selection.ours, *baseline_entrants(request.problem, libraries, selection.tuned)]
+        return contest(entrants, arena, limits)
+
+
+def _arena(session: Any, request: FinalRequest, replay_ms: float) -> DeviceArena:
+    context = session.context(request.problem, request.settings, replay_ms)
+    return DeviceArena(context, session.clocks, session.kernel, replay_ms)
+
+
+def _libraries(session: Any, request: FinalRequest) -> VendorLibraries:
+    settings = request.settings
+    return VendorLibraries(request.problem, session.device, settings.workspace_bytes, settings.heuristic_results)
+
+
+def judge(
+    worker: Worker,
+    requests: Sequence[FinalRequest],
+    on_selected: Callable[[Sequence[Measurement]], None] = lambda rows: None,
+) -> Generator[Judgement, None, None]:
+    """Selects for all requests in the worker's process, then measures all of them in each fresh process.
+
+    A process is started once for all requests, and all processes come up together, before anything is timed. What
+    kills a process costs the request it was at; the others go on in another fresh one.
+
+    Args:
+        worker: The GPU; its process selects, and is given back.
+        requests: Finals of one and the same settings.
+        on_selected: Called with the rows of each selection as soon as it is made.
+
+    Yields:
+        Each request's judgement, as its last process is done with it.
+    """
+    settings = requests[0].settings
+    with worker.hold(), contextlib.ExitStack() as stack:
+        fresh = [stack.enter_context(worker.sibling()) for _ in range(settings.final_processes)]
+        _bring_up_together(worker, fresh, requests[0])
+        selections: dict[FinalRequest, Selection] = {}
+        for request in requests:
+            try:
+                selections[request] = worker.call(select, request, deadline_s=_SETUP_DEADLINE_S)
+            except WorkerError as error:
+                yield Judgement(request, failure=str(error))
+            else:
+                on_selected(selections[request].rows)
+        worker.close()
+        contests: dict[FinalRequest, list[Contest]] = {request: [] for request in selections}
+        for number, process in enumerate(fresh):
+            for request, selection in list(selections.items()):
+                try:
+                    contests[request].append(_figure_in(process, request, selection, number))
+                except WorkerError as error:
+                    del selections[request]
+                    yield Judgement(request, selection=selection.rows, failure=str(error))
+                    continue
+                if process is fresh[-1]:
+                    rows = tuple(final.rows(request.problem, contests[request]))
+                    yield Judgement(request, rows, selection.rows)
+            process.close()
+
+
+def run_final(worker: Worker, request: FinalRequest) -> Judgement:
+    """Runs one final.
 
     Raises:
-        WorkerError: The child died, hung, or lost its context; nothing of this final is kept.
+        WorkerError: A child died, hung, or lost its context; there is no figure.
     """
-    rows: list[Measurement] = worker.call(judge, request, deadline_s=request.deadline_s)
-    return rows
+    (judgement,) = judge(worker, [request])
+    if judgement.failure:
+        raise WorkerError(judgement.failure)
+    return judgement
+
+
+def _bring_up_together(worker: Worker, fresh: Sequence[Worker], request: FinalRequest) -> None:
+    settings = request.settings
+    arguments = {process: (request, settings.final_replay_ms) for process in fresh}
+    try:
+        call_together(bring_up, {worker: (request, settings.replay_ms), **arguments}, PREPARE_DEADLINE_S)
+    except WorkerError as error:
+        # The request may be to blame, or a neighbour: whoever it is will be named when it is its turn.
+        logger.warning("%s: a process did not come up at once: %s", request.problem.mnk, error)
+
+
+def _figure_in(process: Worker, request: FinalRequest, selection: Selection, number: int) -> Contest:
+    limits = request.process_limits(number)
+    spent_s = limits.warmup_s + (limits.benchmark_s or 0.0)
+    deadline_s = _SETUP_DEADLINE_S + spent_s + _ROUND_DEADLINE_S * min(limits.rounds, 10)
+    held: Contest = process.call(figure, request, selection, limits, deadline_s=deadline_s)
+    return held

@@ -26,6 +26,8 @@ _PROBE_FLUSHES = 3
 _PROBE_LONG_US = 200.0
 #: Length of the short graph that tells the time that sizes the long one.
 _SIZING_MS = 0.5
+#: A replay longer than this is one graph several times over, so that captures from Python do not cost more than timing.
+_GRAPH_MS = 2.0
 #: Clocks move between sizing and timing; without it, one replay in six fell up to 2 % short.
 _SIZING_MARGIN = 1.05
 
@@ -112,20 +114,32 @@ class Stopwatch:
 
         return self.time_ms(several, _PROBE_FLUSHES) * 1e3 / count
 
-    def graph(self, contestant: Contestant, launches: int) -> TimedGraph:
-        """Captures ``launches`` launches that rotate over the sets, and replays them once untimed."""
-        timed = TimedGraph(self, contestant, launches)
-        timed.run()
+    def graph(self, contestant: Contestant, launches: int, repeats: int = 1) -> TimedGraph:
+        """Captures ``launches`` launches that rotate over the sets, and replays them once untimed.
+
+        Args:
+            contestant: What is launched.
+            launches: Launches in the graph; with repeats a multiple of the sets, so that the rotation goes on.
+            repeats: How often a timed replay runs the graph.
+        """
+        timed = TimedGraph(self, contestant, launches, repeats)
+        timed.run_once()
         return timed
 
 
 class TimedGraph:
-    """One contestant's captured launches."""
+    """One contestant's captured launches.
 
-    def __init__(self, stopwatch: Stopwatch, contestant: Contestant, launches: int) -> None:
+    Attributes:
+        contestant: What is launched.
+        launches: Launches of a timed replay.
+    """
+
+    def __init__(self, stopwatch: Stopwatch, contestant: Contestant, launches: int, repeats: int = 1) -> None:
         """Captures; see :meth:`Stopwatch.graph`."""
         self.contestant = contestant
-        self.launches = launches
+        self.launches = launches * repeats
+        self._repeats = repeats
         self._stopwatch = stopwatch
         count, stream = stopwatch.sets.count, stopwatch.stream
 
@@ -140,9 +154,14 @@ class TimedGraph:
         """Buffer sets that a replay writes."""
         return min(self.launches, self._stopwatch.sets.count)
 
-    def run(self) -> None:
-        """Enqueues one replay."""
+    def run_once(self) -> None:
+        """Enqueues the graph once, which writes every set that a timed replay writes."""
         self._graph.launch(self._stopwatch.stream)
+
+    def run(self) -> None:
+        """Enqueues one timed replay."""
+        for _ in range(self._repeats):
+            self.run_once()
 
     def time_us(self) -> float:
         """Microseconds per launch of one replay."""
@@ -165,11 +184,15 @@ def _event() -> torch.cuda.Event:
 class GraphMaker(Protocol):
     """The part of a :class:`Stopwatch` that sizes and captures."""
 
+    @property
+    def sets(self) -> BufferSets:
+        """Buffers that the launches rotate over."""
+
     def estimate_us(self, contestant: Contestant) -> float:
         """Rough time per launch."""
 
-    def graph(self, contestant: Contestant, launches: int) -> TimedGraph:
-        """Captures so many launches."""
+    def graph(self, contestant: Contestant, launches: int, repeats: int = 1) -> TimedGraph:
+        """Captures so many launches, to be run so many times per replay."""
 
 
 def sized_graph(stopwatch: GraphMaker, contestant: Contestant, replay_ms: float) -> TimedGraph:
@@ -182,7 +205,26 @@ def sized_graph(stopwatch: GraphMaker, contestant: Contestant, replay_ms: float)
         time_us = sizing.time_us()
     finally:
         sizing.close()
-    return stopwatch.graph(contestant, launches_for(time_us, _SIZING_MARGIN * replay_ms))
+    launches = launches_for(time_us, _SIZING_MARGIN * replay_ms)
+    return stopwatch.graph(
+        contestant, *split_launches(launches, launches_for(time_us, _GRAPH_MS), stopwatch.sets.count)
+    )
+
+
+def split_launches(launches: int, enough: int, sets: int) -> tuple[int, int]:
+    """Launches to capture and how often to run them: at least ``launches`` in all.
+
+    A graph that is run several times holds whole rotations: no set comes again sooner than in one long graph.
+
+    Args:
+        launches: Launches of a replay, at least.
+        enough: Launches that make a graph long enough to hide its own submission.
+        sets: Buffer sets of one rotation.
+    """
+    captured = math.ceil(enough / sets) * sets
+    if launches < 2 * captured:
+        return launches, 1
+    return captured, math.ceil(launches / captured)
 
 
 def launches_for(time_us: float, replay_ms: float) -> int:

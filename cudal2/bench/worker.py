@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import logging
+import os
+import signal
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, suppress
 from types import TracebackType
 from typing import Any
 
@@ -47,6 +51,7 @@ class Worker:
         """Starts nothing yet."""
         self._deadline_s = deadline_s
         self._key = gpu_key(device_index)
+        self._made_of = (device_index, deadline_s, session, preload)
         self._process = IsolatedProcess(session, (device_index,), preload)
 
     def __enter__(self) -> Worker:
@@ -75,6 +80,14 @@ class Worker:
             WorkerError: It does not come up.
         """
         self._process.start()
+
+    def sibling(self) -> Worker:
+        """Another worker for the same GPU, whose process has seen nothing of this one's."""
+        return Worker(*self._made_of)
+
+    def hold(self) -> AbstractContextManager[None]:
+        """Keeps other cudal2 processes off the GPU from one call to the next."""
+        return gpu_lock(self._key)
 
     def call(self, job: Callable[..., Any], *arguments: Any, deadline_s: float = PREPARE_DEADLINE_S) -> Any:
         """Runs ``job(session, *arguments)`` in the child under the GPU's lock.
@@ -164,3 +177,33 @@ class Worker:
             return prepared
         except WorkerError as error:
             raise WorkerError(f"{problem.mnk} cannot be prepared on the GPU: {error}") from error
+
+
+def call_together(
+    job: Callable[..., Any], arguments: Mapping[Worker, tuple[Any, ...]], deadline_s: float = PREPARE_DEADLINE_S
+) -> None:
+    """Runs one job in several workers at the same time, for what takes long and is not timed.
+
+    Args:
+        job: Importable function.
+        arguments: Its arguments for each worker, all of one GPU.
+        deadline_s: Seconds each may take.
+
+    Raises:
+        WorkerError: It raised, died or took too long in one of them.
+    """
+    # The lock is taken here, once: it counts its holders by process, not by thread.
+    with next(iter(arguments)).hold(), ThreadPoolExecutor(len(arguments)) as pool:
+        calls = [
+            pool.submit(worker._process.call, job, *given, deadline_s=deadline_s) for worker, given in arguments.items()
+        ]
+        try:
+            for call in calls:
+                call.result()
+        except BaseException:
+            # Ctrl-C reaches this thread alone, and the pool waits for the others.
+            for worker in arguments:
+                if worker.pid is not None:
+                    with suppress(ProcessLookupError):
+                        os.killpg(worker.pid, signal.SIGKILL)
+            raise

@@ -24,11 +24,13 @@ _EPILOG = """examples:
   cudal2 eval --mnk 64_4096_64 --config 64x32x64_s2_coop1_c2x1_k1_tma_o1_m1
 
 Writes JSON with every raw time, and the CUDA-L2 columns as CSV, into --base_dir; deletes and replaces nothing.
+Prints, and keeps in the JSON, the command that measures the same kernels again.
 Exit code 1: a kernel of ours computed something wrong, and then nothing is timed."""
 
 PDL_COLUMNS = {"off": (False,), "on": (True,), "both": (False, True)}
 #: Time, not this, ends a benchmark.
 MAX_ROUNDS = 1_000
+DEFAULT_BENCH = "offline"
 #: GPU names that --device_type may promise, and the compute capability they stand for.
 DEVICE_TYPES = {"h100": "9.0", "h200": "9.0", "gh200": "9.0", "h20": "9.0", "a100": "8.0", "3090": "8.6"}
 
@@ -44,10 +46,10 @@ def add(commands: Any) -> argparse.ArgumentParser:
     parser.add_argument(
         "--device_type", type=device_type, default="h200", metavar="NAME", help="h200, h100, gh200, h20"
     )
-    parser.add_argument("--warmup_seconds", type=seconds, default=5.0, metavar="S", help="rounds that do not count")
     parser.add_argument(
-        "--benchmark_seconds", type=seconds, default=10.0, metavar="S", help="no round begins after this"
+        "--warmup_seconds", type=seconds, default=5.0, metavar="S", help="rounds that do not count, in all processes"
     )
+    parser.add_argument("--benchmark_seconds", type=seconds, default=10.0, metavar="S", help="rounds that do, likewise")
     parser.add_argument("--base_dir", type=Path, default=Path("results"), metavar="DIR", help="where results go")
     parser.add_argument("--gpu_device_id", type=shared.index, default=0, metavar="N", help="which GPU (default 0)")
     parser.add_argument("--mode", choices=("offline", "server"), default="offline", help="back to back, or arrivals")
@@ -60,7 +62,7 @@ def add(commands: Any) -> argparse.ArgumentParser:
     )
     parser.add_argument("--pdl", choices=("on", "off", "both"), default="both", help="programmatic dependent launch")
     parser.add_argument(
-        "--bench", default="offline", metavar="FILE", help="how to time; YAML, or a name in configs/bench"
+        "--bench", default=DEFAULT_BENCH, metavar="FILE", help="how to time; YAML, or a name in configs/bench"
     )
     shared.add_cache(parser)
     shared.add_json(parser)
@@ -98,7 +100,7 @@ def run(arguments: argparse.Namespace) -> int:
         raise UsageError("--mode server is not available in this version; use --mode offline")
     given = [legal(shared.config(text), problem) for text in arguments.config or ()]
     require_gpu(arguments.gpu_device_id)
-    from cudal2.bench.evaluate import evaluate, write
+    from cudal2.bench.evaluate import evaluate, reproduce_command, to_dict, write
     from cudal2.bench.rounds import RoundLimits
     from cudal2.progress import Progress
     from cudal2.runners.local import LocalRunner
@@ -117,11 +119,22 @@ def run(arguments: argparse.Namespace) -> int:
             evaluation = evaluate(
                 runner.worker, problem, candidates, settings, columns, limits, lambda step: progress.advance(note=step)
             )
-    paths = write(evaluation, arguments.base_dir, environment.to_dict())
-    _print(evaluation, environment.to_dict(), arguments.json)
+    command = reproduce_command(evaluation, _options(arguments))
+    paths = write(evaluation, arguments.base_dir, environment.to_dict(), command)
+    if arguments.json:
+        print_json(to_dict(evaluation, environment.to_dict(), command))
+    else:
+        _print(evaluation)
     for path in paths:
         note(f"written: {path}")
+    note(f"reproduce: {command}")
     return 0
+
+
+def _options(arguments: argparse.Namespace) -> list[str]:
+    """What else a command must be given to measure the same; the seed is in the file of ``--bench``."""
+    bench = ["--bench", arguments.bench] if arguments.bench != DEFAULT_BENCH else []
+    return [*bench, *(["--gpu_device_id", str(arguments.gpu_device_id)] if arguments.gpu_device_id else [])]
 
 
 def _from_table(arguments: argparse.Namespace, problem: Problem, environment: Fingerprint) -> list[KernelConfig]:
@@ -143,14 +156,10 @@ def _from_table(arguments: argparse.Namespace, problem: Problem, environment: Fi
     return configs
 
 
-def _print(evaluation: Evaluation, environment: dict[str, Any], as_json: bool) -> None:
+def _print(evaluation: Evaluation) -> None:
     """Every contestant's median, fastest first, and ours against it with the 95 % interval."""
-    from cudal2.bench.evaluate import to_dict
     from cudal2.records.finals import compare_rows
 
-    if as_json:
-        print_json(to_dict(evaluation, environment))
-        return
     rows: list[tuple[Any, ...]] = []
     for final in evaluation.finals:
         ours, pdl = final.ours, "on" if final.pdl else "off"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import math
 import time
@@ -9,12 +10,11 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from cudal2.bench.judge import FinalRequest, run_final
+from cudal2.bench.judge import FinalRequest, judge
 from cudal2.bench.worker import Worker
 from cudal2.build.artifact import BuiltKernel
 from cudal2.build.pool import BuildPool
 from cudal2.codegen import build_key
-from cudal2.errors import WorkerError
 from cudal2.problem import Problem
 from cudal2.records.finals import group_finals
 from cudal2.records.measurement import Measurement
@@ -23,6 +23,9 @@ from cudal2.settings import BenchSettings
 from cudal2.space.config import KernelConfig
 
 logger = logging.getLogger(__name__)
+
+#: Shapes that share their processes: enough that starting those is cheap, few enough that little is under way at once.
+BATCH = 8
 
 Plan = Sequence[tuple[Problem, Sequence[KernelConfig]]]
 
@@ -80,7 +83,10 @@ def run_finals(
     seconds: float | None = None,
     clock: Callable[[], float] = time.monotonic,
 ) -> Outcome:
-    """Judges problem after problem and appends every row; a problem that fails costs itself alone.
+    """Judges problems in batches and appends every row; a problem that fails costs itself alone.
+
+    A batch's shapes are selected in one process and measured in fresh ones, all of them in each. A selection is on disk
+    once it is made, a figure once the last process is done with its shape.
 
     Args:
         worker: The GPU.
@@ -90,26 +96,30 @@ def run_finals(
         log: Where the rows go.
         pdl: PDL columns of ours.
         on_final: Called with each problem's rows.
-        seconds: Wall time after which no final begins.
+        seconds: Wall time after which no batch begins.
         clock: Source of monotonic seconds.
     """
     built = _build(pool, plan)
     judged: list[Problem] = []
     failed: dict[Problem, str] = {}
     started = clock()
-    for at, (problem, configs) in enumerate(plan):
+    for at in range(0, len(plan), BATCH):
         if seconds is not None and clock() - started >= seconds:
             return Outcome(tuple(judged), failed, tuple(problem for problem, _ in plan[at:]))
-        candidates = tuple((config, built[problem, config]) for config in configs if (problem, config) in built)
-        try:
-            rows = run_final(worker, FinalRequest(problem, candidates, settings, tuple(pdl)))
-        except WorkerError as error:
-            logger.warning("%s: no final: %s", problem.mnk, error)
-            failed[problem] = str(error)
-            continue
-        log.append(rows)
-        judged.append(problem)
-        on_final(problem, rows)
+        requests = []
+        for problem, configs in plan[at : at + BATCH]:
+            candidates = tuple((config, built[problem, config]) for config in configs if (problem, config) in built)
+            requests.append(FinalRequest(problem, candidates, settings, tuple(pdl)))
+        with contextlib.closing(judge(worker, requests, log.append)) as judgements:
+            for judgement in judgements:
+                problem = judgement.request.problem
+                if judgement.failure:
+                    logger.warning("%s: no final: %s", problem.mnk, judgement.failure)
+                    failed[problem] = judgement.failure
+                    continue
+                log.append(judgement.rows)
+                judged.append(problem)
+                on_final(problem, judgement.rows)
     return Outcome(tuple(judged), failed, ())
 
 

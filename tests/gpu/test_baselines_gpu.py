@@ -9,13 +9,12 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("nvmath")
 
-from cudal2.bench import contestants  # noqa: E402
-from cudal2.bench.arena import DeviceArena, baseline_entrants  # noqa: E402
+from cudal2.bench import final  # noqa: E402
+from cudal2.bench.arena import DeviceArena, baseline_entrants, tune  # noqa: E402
 from cudal2.bench.autotune import AutoTuner, Exploration  # noqa: E402
 from cudal2.bench.baselines import LAYOUTS, BothLayouts  # noqa: E402
 from cudal2.bench.context import ProblemContext  # noqa: E402
 from cudal2.bench.device import Clocks, describe  # noqa: E402
-from cudal2.bench.final import contest  # noqa: E402
 from cudal2.bench.judge import FinalRequest, run_final  # noqa: E402
 from cudal2.bench.libraries import VendorLibraries, library_errors  # noqa: E402
 from cudal2.bench.rounds import RoundLimits  # noqa: E402
@@ -160,47 +159,18 @@ def test_a_restored_algorithm_computes_the_same_bits(make_context):
                 assert torch.equal(*outputs), call.detail
 
 
-@pytest.mark.parametrize("name", list(contestants.OPTIONAL))
-@pytest.mark.parametrize("mnk", ["256_512_1024", "64_64_16384"])
-def test_an_optional_contestant_is_right_allocates_nothing_and_can_be_captured(name, mnk, make_context):
-    pytest.importorskip(contestants.OPTIONAL[name].module)
-    context = make_context(Problem.parse(mnk))
-    buffers, check_buffers = BothLayouts(context.sets), BothLayouts(context.checks.sets)
-    stopwatch = context.stopwatch
-
-    def verify(call):
-        return context.checks.run(call.on(check_buffers), stopwatch.stream).reason
-
-    tuner = AutoTuner(stopwatch, buffers, library_errors(), verify, 0.5, 3)
-    calls = contestants.choose((name,), tuner, buffers)
-    assert [call.name for call in calls] == {"quack": ["quack_tn"], "triton": ["triton_tn", "triton_nn"]}[name]
-    for call in pickle.loads(pickle.dumps(calls)):
-        assert not verify(call), call.detail
-        bound = call.on(buffers)
-        bound.launch(0, stopwatch.stream)
-        before = torch.cuda.memory_stats()["allocation.all.allocated"]
-        bound.launch(1, stopwatch.stream)
-        assert torch.cuda.memory_stats()["allocation.all.allocated"] == before, "nothing is allocated at a launch"
-        graph = stopwatch.graph(bound, 50)
-        assert 0.5 < graph.time_us() < 200.0, call.detail
-        context.sets.poison()
-        graph.run()
-        assert context.sets.unwritten(graph.sets_used) == 0
-        graph.close()
-
-
 @pytest.mark.parametrize("layout", ["tn", "nn"])
 def test_a_final_of_baselines_alone_times_all_of_them(layout, make_context):
     problem = Problem(512, 1024, 512, layout=layout)
     context = make_context(problem)
-    arena = DeviceArena(context, Clocks(0), lambda built, config: None)
+    arena = DeviceArena(context, Clocks(0), lambda built, config: None, SETTINGS.final_replay_ms)
     with libraries_for(problem) as libraries:
-        entrants = baseline_entrants(arena, libraries)
-        rows = contest(problem, entrants, arena, RoundLimits(rounds=5))
+        entrants = baseline_entrants(problem, libraries, tune(arena, libraries))
+        rows = final.rows(problem, [final.contest(entrants, arena, RoundLimits(rounds=5))])
     assert sorted(row.contestant for row in rows) == ALL
     assert {row.status for row in rows} == {Status.CORRECT}, [row.reason for row in rows if not row.ok]
-    (final,) = group_finals(rows)
-    best, first = final.baseline("cublaslt_auto"), final.baseline("cublaslt_heuristic")
+    (found,) = group_finals(rows)
+    best, first = found.baseline("cublaslt_auto"), found.baseline("cublaslt_heuristic")
     # Tuned over a list that begins with the heuristic's choice; 5 % for noise.
     assert best.median_us < 1.05 * first.median_us
     assert all(row.sm_clock_mhz for row in rows)
@@ -215,8 +185,9 @@ def test_a_final_through_the_worker_repeats_within_its_noise():
         medians = []
         for seed in (0, 1):
             request = FinalRequest(problem, (), dataclasses.replace(settings, seed=seed))
-            (final,) = group_finals(run_final(worker, request))
-            medians.append(final.baseline("cublaslt_auto").median_us)
+            (found,) = group_finals(run_final(worker, request).rows)
+            assert found.baseline("cublaslt_auto").process_rounds == (SETTINGS.final_rounds,) * 2
+            medians.append(found.baseline("cublaslt_auto").median_us)
     # 2.1 GFLOP: under the 2.1 us of the burst rate is impossible, over 20 us is not cuBLASLt.
     assert 2.1 < min(medians) and max(medians) < 20.0
     assert medians[0] == pytest.approx(medians[1], rel=0.05)
