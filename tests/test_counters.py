@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+from pathlib import Path
 
 import pytest
 from fabricated_recording import FINGERPRINT, SPACE, made_up_row
 
+from cudal2.bench.ncu import METRICS
 from cudal2.errors import RecordError
 from cudal2.problem import Problem
 from cudal2.records.counters import NAMES, Counters, Profile, ProfileBook, append_profiles
@@ -86,3 +88,9 @@ def test_counters_of_two_environments_are_not_mixed(tmp_path):
     write(tmp_path, profile(), fingerprint=dataclasses.replace(FINGERPRINT, driver="other"))
     with pytest.raises(RecordError, match="another environment"):
         ProfileBook.load(tmp_path)
+
+
+def test_the_page_names_every_counter_with_its_metric():
+    page = (Path(__file__).parents[1] / "docs" / "counters.md").read_text()
+    for name, (metric, _) in METRICS.items():
+        assert f"| `{name}` | `{metric}` |" in page
