@@ -38,8 +38,8 @@ NO_TORCH = [
     "cudal2.search.strategies",
 ]
 
-#: Where anything may be raised by what we run, and must become one line: the two kinds of child process.
-EDGES = ("cudal2/bench/isolation.py", "cudal2/build/child.py", "cudal2/build/nvrtc.py")
+#: Where anything may be raised by what we run, and must become one line: child processes, compilers in Python.
+EDGES = ("cudal2/bench/contestants.py", "cudal2/bench/isolation.py", "cudal2/build/child.py", "cudal2/build/nvrtc.py")
 
 _BLOCKED_IMPORT = """
 import sys

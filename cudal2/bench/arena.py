@@ -65,7 +65,7 @@ class DeviceArena:
 
     def check(self, entrant: Entrant) -> CheckResult:
         """Runs an entrant on the check data."""
-        with _refusals(entrant.label):
+        with refusals(entrant.label):
             if entrant.config is not None and entrant.built is not None:
                 kernel = self._load(entrant.built, entrant.config)
                 return self.context.check(kernel, entrant.config, bool(entrant.pdl))
@@ -77,7 +77,7 @@ class DeviceArena:
 
     def prepare(self, entrant: Entrant) -> DevicePrepared:
         """Captures launches that run for the replay time."""
-        with _refusals(entrant.label):
+        with refusals(entrant.label):
             contestant = self._bind(entrant)
             context = self.context
             return DevicePrepared(sized_graph(context.stopwatch, contestant, self.replay_ms), context)
@@ -128,7 +128,7 @@ class DevicePrepared:
 
 
 @contextmanager
-def _refusals(label: str) -> Iterator[None]:
+def refusals(label: str) -> Iterator[None]:
     """Turns what a contestant raises into a refusal, unless it took the CUDA context with it.
 
     Raises:

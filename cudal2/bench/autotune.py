@@ -183,9 +183,9 @@ class AutoTuner:
         return chosen
 
     def screened(self, calls: Sequence[Call], count: int) -> list[Call]:
-        """The ``count`` fastest right ones, best first."""
+        """The ``count`` fastest right ones, best first; all are launched, and so compiled, before any is timed."""
         screening: Screening[Call] = Screening(self._screen_us, self._is_right)
-        screening.extend(calls)
+        screening.extend([call for call in calls if self._runs(call)])
         return screening.best(count)
 
     def _explore(self, screening: Screening[LibraryCall], further: Further | None) -> str:
@@ -212,6 +212,14 @@ class AutoTuner:
         if reason:
             logger.warning("%s is wrong and left out: %s", call.detail, reason)
         return not reason
+
+    def _runs(self, call: Baseline) -> bool:
+        try:
+            call.on(self._buffers).launch(0, self._stopwatch.stream)
+        except self._errors as error:
+            logger.info("%s does not run: %s", call.detail, error)
+            return False
+        return True
 
     def _screen_us(self, call: Baseline, limit_us: float) -> float | None:
         contestant = call.on(self._buffers)

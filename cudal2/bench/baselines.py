@@ -13,6 +13,7 @@ from typing import Protocol
 
 import torch
 
+from cudal2.bench.cublaslt import GemmExArguments, MatmulArguments
 from cudal2.bench.enumeration import Algorithm
 from cudal2.bench.inputs import BufferSets, as_math
 from cudal2.bench.timing import Contestant
@@ -36,6 +37,7 @@ class BothLayouts:
         self.sets = sets
         self._other: torch.Tensor | None = None
         self._pointers: dict[Layout, list[tuple[int, int, int]]] = {}
+        self._tensors: dict[Layout, list[tuple[torch.Tensor, torch.Tensor, torch.Tensor]]] = {}
 
     def pointers(self, layout: Layout) -> list[tuple[int, int, int]]:
         """Addresses of A, B and C per set; the same list each time, since hundreds of calls share thousands of sets."""
@@ -45,6 +47,13 @@ class BothLayouts:
             a, c = ([int(pointer) for pointer in row] for row in (self.sets.a_pointers, self.sets.c_pointers))
             self._pointers[layout] = list(zip(a, b, c, strict=True))
         return self._pointers[layout]
+
+    def tensors(self, layout: Layout) -> list[tuple[torch.Tensor, torch.Tensor, torch.Tensor]]:
+        """A, B as stored, and C per set; the same list each time."""
+        if layout not in self._tensors:
+            sets = self.sets
+            self._tensors[layout] = [(sets.a(i), self.b(layout, i), sets.c(i)) for i in range(sets.count)]
+        return self._tensors[layout]
 
     def b(self, layout: Layout, index: int) -> torch.Tensor:
         """B of a set as stored in that layout."""
@@ -130,6 +139,7 @@ class LibraryCall:
         enqueue: Takes the addresses of A, B and C, and a stream.
         algorithm: cuBLASLt only.
         library_version: cuBLASLt only.
+        arguments: What the C function behind ``enqueue`` takes besides, for callers outside Python.
     """
 
     name: str
@@ -138,6 +148,7 @@ class LibraryCall:
     enqueue: Callable[[int, int, int, int], None]
     algorithm: Algorithm | None = None
     library_version: int = 0
+    arguments: MatmulArguments | GemmExArguments | None = field(default=None, repr=False)
 
     @property
     def saved(self) -> SavedCall | None:
@@ -182,7 +193,7 @@ class TorchMatmul:
 
     def on(self, buffers: BothLayouts) -> BoundTorch:
         """Bound to buffers."""
-        return BoundTorch(self.detail, buffers.sets)
+        return BoundTorch(self.detail, buffers)
 
 
 class BoundTorch:
@@ -190,10 +201,10 @@ class BoundTorch:
 
     name = "torch"
 
-    def __init__(self, detail: str, sets: BufferSets) -> None:
+    def __init__(self, detail: str, buffers: BothLayouts) -> None:
         self.detail = detail
-        layout = sets.problem.layout
-        self._tensors = [(sets.a(i), as_math(sets.b(i), layout), sets.c(i)) for i in range(sets.count)]
+        layout = buffers.sets.problem.layout
+        self._tensors = [(a, as_math(b, layout), c) for a, b, c in buffers.tensors(layout)]
 
     def launch(self, set_index: int, stream: int) -> None:
         """Enqueues one product."""

@@ -100,6 +100,41 @@ def column_major(problem: Problem, layout: Layout) -> ColumnMajor:
     return ColumnMajor(_OP_N if layout == "nn" else _OP_T, n, m, k, first, (k, m, k), (n, m, n))
 
 
+@dataclass(frozen=True)
+class MatmulArguments:
+    """What ``cublasLtMatmul`` takes besides operands and stream, as addresses, in its order; C and D are one."""
+
+    handle: int
+    desc: int
+    alpha: int
+    first: int
+    second: int
+    beta: int
+    out: int
+    algorithm: int
+    workspace: int
+    workspace_bytes: int
+
+
+@dataclass(frozen=True)
+class GemmExArguments:
+    """What ``cublasGemmEx`` takes besides operands; its stream is the handle's, set by a launch from Python."""
+
+    handle: int
+    alpha: int
+    beta: int
+    op_first: int
+    m: int
+    n: int
+    k: int
+    ld_first: int
+    ld_second: int
+    ld_out: int
+    element: int
+    compute: int
+    algorithm: int
+
+
 class LtMatmul:
     """Descriptors of one problem in one layout; owns what the library allocated until :meth:`close`.
 
@@ -211,9 +246,7 @@ class LtMatmul:
 
         The call raises ``cuBLASLtError`` where the library refuses.
         """
-        # The library reads the bytes at every launch: they live as long as this matmul.
-        held = self._held.setdefault(algorithm.data, np.frombuffer(algorithm.data, np.uint8).copy())
-        pointer = held.ctypes.data
+        pointer = self._hold(algorithm)
 
         def launch(a: int, b: int, c: int, workspace: int, stream: int) -> None:
             self._lt.matmul(
@@ -223,6 +256,18 @@ class LtMatmul:
             )  # fmt: skip
 
         return launch
+
+    def arguments(self, algorithm: Algorithm, workspace: int) -> MatmulArguments:
+        """What the call of :meth:`bound` passes on, for callers outside Python; valid as long as this matmul."""
+        return MatmulArguments(
+            int(self._handle), int(self._desc), self._one, int(self._first), int(self._second), self._zero,
+            int(self._out), self._hold(algorithm), workspace, self._workspace_bytes,
+        )  # fmt: skip
+
+    def _hold(self, algorithm: Algorithm) -> int:
+        """Address of the algorithm's bytes: the library reads them at every launch, so they live as long as this."""
+        held = self._held.setdefault(algorithm.data, np.frombuffer(algorithm.data, np.uint8).copy())
+        return int(held.ctypes.data)
 
     def describe(self, algorithm: Algorithm) -> str:
         """The algorithm's own parameters, for the record."""

@@ -11,7 +11,7 @@ from types import TracebackType
 import torch
 
 from cudal2.bench.baselines import LAYOUTS, LibraryCall, NotSupportedError, SavedCall
-from cudal2.bench.cublaslt import CUDA_R_16F, PRECISIONS, LtMatmul, bindings, column_major
+from cudal2.bench.cublaslt import CUDA_R_16F, PRECISIONS, GemmExArguments, LtMatmul, bindings, column_major
 from cudal2.bench.enumeration import Algorithm, Enumeration
 from cudal2.launch.driver import LaunchError
 from cudal2.problem import Layout, Problem
@@ -106,7 +106,11 @@ class VendorLibraries:
 
         version = self._cublas.get_version(self._handle)
         detail = f"cublasGemmEx {version} layout={layout} compute={precision.compute} math={self._math}"
-        return LibraryCall(f"cublas_{layout}", detail, layout, enqueue)
+        arguments = GemmExArguments(
+            int(self._handle), one, zero, view.op_first, view.m, view.n, view.k, view.first[2], view.second[2],
+            view.out[2], CUDA_R_16F, precision.compute, _DEFAULT_ALGORITHM,
+        )  # fmt: skip
+        return LibraryCall(f"cublas_{layout}", detail, layout, enqueue, arguments=arguments)
 
     def cublaslt(self, layout: Layout) -> list[LibraryCall]:
         """Answers of cuBLASLt in its own order, the first being ``cublaslt_heuristic``.
@@ -160,7 +164,9 @@ class VendorLibraries:
             launch(a, b, c, workspace, stream)
 
         detail = f"cublasLtMatmul {matmul.version} layout={layout} {matmul.describe(algorithm)}"
-        return LibraryCall(f"cublaslt_heuristic_{layout}", detail, layout, enqueue, algorithm, matmul.version)
+        arguments = matmul.arguments(algorithm, workspace)
+        name = f"cublaslt_heuristic_{layout}"
+        return LibraryCall(name, detail, layout, enqueue, algorithm, matmul.version, arguments)
 
     @property
     def _math(self) -> int:

@@ -122,6 +122,11 @@ class Graph:
             cuda.cuGraphDestroy(graph)
         check(cuda.cuGraphUpload(self._exec, stream), "cuGraphUpload")
 
+    @property
+    def handle(self) -> int:
+        """Address of the ``CUgraphExec``, for callers outside Python."""
+        return int(self._exec)
+
     def launch(self, stream: int) -> None:
         """Enqueues one replay."""
         check(cuda.cuGraphLaunch(self._exec, stream), "cuGraphLaunch")

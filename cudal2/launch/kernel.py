@@ -74,6 +74,14 @@ class KernelLaunch:
         encoded_c = maps.maps(self.plan.c, c) if self.plan.c is not None else None
         return ParamSets(self.plan, maps.maps(self.plan.a, a), maps.maps(self.plan.b, b), encoded_c, c)
 
+    def handles(self, stream: int) -> tuple[int, int]:
+        """Addresses of the ``CUlaunchConfig`` on ``stream`` and of the ``CUfunction``, for callers outside Python.
+
+        Valid while this object lives and launches on no other stream.
+        """
+        self._config.hStream = self._stream = stream
+        return int(self._config.getPtr()), int(self._function)
+
     def launch(self, kernel_params: int, stream: int) -> None:
         """Enqueues on ``stream``; ``kernel_params`` comes from :meth:`ParamSets.kernel_params`.
 

@@ -140,6 +140,16 @@ class ParamSets:
         self._slots = base + PARAMS_BYTES * np.arange(len(c_pointers), dtype=np.uint64)
         self._slots_base = int(self._slots.ctypes.data)
 
+    @classmethod
+    def blank(cls, plan: LaunchPlan) -> ParamSets:
+        """One struct without addresses and maps, which are for the caller to fill in place."""
+        empty = np.zeros((1, MAP_WORDS), np.uint64)
+        return cls(plan, empty, empty, None, empty[:, 0])
+
+    def field(self, name: str) -> int:
+        """Address of a field of the first struct."""
+        return int(self.structs.ctypes.data + PARAMS.fields[name][1])  # type: ignore[index]
+
     def kernel_params(self, index: int) -> int:
         """Address of the one-element ``void* kernelParams[]`` of a set."""
         return self._slots_base + 8 * index

@@ -14,7 +14,7 @@ import numpy as np
 from cudal2.launch.driver import LaunchError, error_name
 from cudal2.launch.plan import MAP_WORDS, MapSpec, Words
 
-_FLOAT16 = 6  # CU_TENSOR_MAP_DATA_TYPE_FLOAT16
+FLOAT16 = 6  # CU_TENSOR_MAP_DATA_TYPEFLOAT16
 _INTERLEAVE_NONE = 0
 _SWIZZLES = {32: 1, 64: 2, 128: 3}  # CUtensorMapSwizzle by span in bytes
 _L2_PROMOTION_256B = 3
@@ -35,6 +35,11 @@ def _encode_tiled() -> Any:
     return function
 
 
+def modes(spec: MapSpec) -> tuple[int, int, int, int]:
+    """Interleave, swizzle, L2 promotion and out-of-bounds fill, as ``cuTensorMapEncodeTiled`` takes them."""
+    return _INTERLEAVE_NONE, _SWIZZLES[spec.swizzle_bytes], _L2_PROMOTION_256B, _OOB_ZEROS
+
+
 def encode(spec: MapSpec, address: int) -> Words:
     """One tensor map as 16 words.
 
@@ -45,17 +50,14 @@ def encode(spec: MapSpec, address: int) -> Words:
     offset = -raw.ctypes.data % _MAP_ALIGNMENT
     code = _encode_tiled()(
         raw.ctypes.data + offset,
-        _FLOAT16,
+        FLOAT16,
         _RANK,
         address,
         (ctypes.c_uint64 * 2)(spec.columns, spec.rows),
         (ctypes.c_uint64 * 1)(spec.row_bytes),
         (ctypes.c_uint32 * 2)(spec.box_columns, spec.box_rows),
         (ctypes.c_uint32 * 2)(1, 1),
-        _INTERLEAVE_NONE,
-        _SWIZZLES[spec.swizzle_bytes],
-        _L2_PROMOTION_256B,
-        _OOB_ZEROS,
+        *modes(spec),
     )
     if code:
         raise LaunchError(code, error_name(code), f"cuTensorMapEncodeTiled of {spec} at {address:#x}")

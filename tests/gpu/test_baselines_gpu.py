@@ -9,7 +9,7 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("nvmath")
 
-from cudal2.bench import final  # noqa: E402
+from cudal2.bench import contestants, final  # noqa: E402
 from cudal2.bench.arena import DeviceArena, baseline_entrants, tune  # noqa: E402
 from cudal2.bench.autotune import AutoTuner, Exploration  # noqa: E402
 from cudal2.bench.baselines import LAYOUTS, BothLayouts  # noqa: E402
@@ -157,6 +157,35 @@ def test_a_restored_algorithm_computes_the_same_bits(make_context):
                     outputs.append(sets.c(0).clone())
                 assert not torch.isnan(outputs[0]).any()
                 assert torch.equal(*outputs), call.detail
+
+
+@pytest.mark.parametrize("name", list(contestants.OPTIONAL))
+@pytest.mark.parametrize("mnk", ["256_512_1024", "64_64_16384"])
+def test_an_optional_contestant_is_right_allocates_nothing_and_can_be_captured(name, mnk, make_context):
+    pytest.importorskip(contestants.OPTIONAL[name].module)
+    context = make_context(Problem.parse(mnk))
+    buffers, check_buffers = BothLayouts(context.sets), BothLayouts(context.checks.sets)
+    stopwatch = context.stopwatch
+
+    def verify(call):
+        return context.checks.run(call.on(check_buffers), stopwatch.stream).reason
+
+    tuner = AutoTuner(stopwatch, buffers, library_errors(), verify, 0.5, 3)
+    calls = contestants.choose((name,), tuner, buffers)
+    assert [call.name for call in calls] == {"quack": ["quack_tn"], "triton": ["triton_tn", "triton_nn"]}[name]
+    for call in pickle.loads(pickle.dumps(calls)):
+        assert not verify(call), call.detail
+        bound = call.on(buffers)
+        bound.launch(0, stopwatch.stream)
+        before = torch.cuda.memory_stats()["allocation.all.allocated"]
+        bound.launch(1, stopwatch.stream)
+        assert torch.cuda.memory_stats()["allocation.all.allocated"] == before, "nothing is allocated at a launch"
+        graph = stopwatch.graph(bound, 50)
+        assert 0.5 < graph.time_us() < 200.0, call.detail
+        context.sets.poison()
+        graph.run()
+        assert context.sets.unwritten(graph.sets_used) == 0
+        graph.close()
 
 
 @pytest.mark.parametrize("layout", ["tn", "nn"])

@@ -1,0 +1,160 @@
+"""QuACK's Hopper GEMM (package ``quack-kernels``, CuTe DSL) as a contestant: the best of a list of configurations.
+
+It takes B stored as [N,K], accumulates in fp32, and launches on torch's current stream with programmatic dependent
+launch, which is its default.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib.metadata
+import logging
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from cudal2.bench.autotune import AutoTuner
+from cudal2.bench.baselines import BothLayouts
+from cudal2.bench.contestants import reasons
+from cudal2.problem import Layout
+
+logger = logging.getLogger(__name__)
+
+PACKAGE = "quack-kernels"
+_LAYOUT: Layout = "tn"
+
+
+@dataclass(frozen=True)
+class QuackConfig:
+    """One configuration of ``quack.gemm.gemm``, persistent and without a split of K, which 2-D operands do not take.
+
+    Attributes:
+        tile_m: Rows of C per tile.
+        tile_n: Columns of C per tile.
+        cluster_m: Blocks per cluster along M.
+        cluster_n: Blocks per cluster along N.
+        pingpong: Whether two consumer groups take turns on tiles of their own.
+    """
+
+    tile_m: int
+    tile_n: int
+    cluster_m: int
+    cluster_n: int
+    pingpong: bool
+
+
+#: What is tried: large cooperative tiles with and without multicast, ping-pong, and small tiles for small shapes. Found
+#: on 48 shapes of the grid on an H200 with quack-kernels 0.6.5, where their best was 1.079x cuBLASLt-AutoTuning.
+CONFIGS = tuple(
+    QuackConfig(*values)
+    for values in (
+        (128, 256, 2, 1, False),
+        (128, 256, 1, 1, False),
+        (256, 128, 2, 1, False),
+        (128, 192, 1, 1, True),
+        (128, 192, 2, 1, True),
+        (128, 128, 1, 1, True),
+        (64, 256, 1, 1, True),
+        (128, 160, 1, 1, True),
+        (64, 128, 1, 1, False),
+        (64, 128, 1, 1, True),
+        (64, 64, 1, 1, False),
+        (128, 64, 1, 1, False),
+        (128, 128, 1, 1, False),
+        (128, 128, 2, 1, True),
+        (64, 192, 1, 1, True),
+        (128, 224, 1, 1, False),
+        (128, 256, 1, 2, False),
+        (64, 256, 1, 1, False),
+    )
+)
+
+
+@dataclass(frozen=True)
+class QuackGemm:
+    """One configuration as a baseline; plain values, compiled by the process that launches it.
+
+    Attributes:
+        config: The configuration.
+        tried: How many configurations it was chosen from; 0 if it was not.
+    """
+
+    config: QuackConfig
+    tried: int = 0
+
+    @property
+    def name(self) -> str:
+        """Name in records."""
+        return f"quack_{_LAYOUT}"
+
+    @property
+    def detail(self) -> str:
+        """Version, configuration, and how many it was chosen from."""
+        config = self.config
+        return (
+            f"{PACKAGE} {_version()} layout={_LAYOUT} tile={config.tile_m}x{config.tile_n} "
+            f"cluster={config.cluster_m}x{config.cluster_n} pingpong={config.pingpong} persistent=True pdl=on "
+            f"accumulate=fp32" + (f" of={self.tried}" if self.tried else "")
+        )
+
+    def on(self, buffers: BothLayouts) -> BoundQuack:
+        """Bound to buffers.
+
+        Raises:
+            NotSupportedError: The package does not load.
+        """
+        return BoundQuack(self, _gemm(), buffers.tensors(_LAYOUT))
+
+
+class BoundQuack:
+    """A configuration on known buffers; runs on torch's current stream, which must be the one asked for."""
+
+    def __init__(
+        self,
+        baseline: QuackGemm,
+        gemm: Callable[..., Any],
+        tensors: Sequence[tuple[torch.Tensor, torch.Tensor, torch.Tensor]],
+    ) -> None:
+        self.name, self.detail = baseline.name, baseline.detail
+        self._config = baseline.config
+        self._gemm = gemm
+        self._tensors = tensors
+
+    def launch(self, set_index: int, stream: int) -> None:
+        """Enqueues one product; the first launch of a process compiles.
+
+        Raises:
+            NotSupportedError: It cannot be compiled or launched.
+        """
+        a, b, c = self._tensors[set_index]
+        config = self._config
+        with reasons("QuACK"):
+            self._gemm(
+                a, b, c, None, None, config.tile_m, config.tile_n, config.cluster_m, config.cluster_n,
+                pingpong=config.pingpong, persistent=True,
+            )  # fmt: skip
+
+
+def choose(tuner: AutoTuner) -> list[QuackGemm]:
+    """The fastest right configuration, found as cuBLASLt's algorithms are; all are compiled before any is timed."""
+    best = tuner.screened([QuackGemm(config) for config in CONFIGS], 1)
+    if not best:
+        logger.warning("quack does not compete: none of its %d configurations runs here", len(CONFIGS))
+    return [QuackGemm(call.config, len(CONFIGS)) for call in best]
+
+
+@functools.lru_cache(maxsize=1)
+def _version() -> str:
+    return importlib.metadata.version(PACKAGE)
+
+
+def _gemm() -> Callable[..., Any]:
+    # Read when its compiler is imported.
+    os.environ.setdefault("CUTE_DSL_ARCH", "sm_90a")
+    with reasons(f"{PACKAGE} does not load"):
+        from quack.gemm import gemm
+    found: Callable[..., Any] = gemm
+    return found
