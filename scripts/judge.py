@@ -24,7 +24,7 @@ from cudal2.problem import Problem
 from cudal2.records.measurement import Measurement
 from cudal2.records.recording import read_records
 from cudal2.records.shards import RecordLog, read_shards
-from cudal2.report.summary import details
+from cudal2.report.board import boards
 from cudal2.runners.finals import already_judged, best_configs, run_finals
 from cudal2.runners.local import LocalRunner
 from cudal2.settings import load_bench, load_shapes
@@ -84,16 +84,17 @@ def shards_in(directory: Path) -> bool:
 
 def say(problem: Problem, rows: Sequence[Measurement]) -> None:
     """One line per final and column."""
-    for key, detail in details(rows).items():
-        for shape in detail.shapes:
+    for board in boards(rows):
+        standing = board.standing()
+        for shape in standing.shapes if standing else ():
             kernel = shape.ours.config.name if shape.ours.config else ""
             found = shape.comparison
             note(
-                f"{problem.mnk} {key}: {found.ratio:.3f} [{found.low:.3f}, {found.high:.3f}] {found.verdict}"
+                f"{problem.mnk} {board.key}: {found.ratio:.3f} [{found.low:.3f}, {found.high:.3f}] {found.verdict}"
                 f" {shape.ours.median_us:.3f} us, {kernel}"
             )
-        for mnk, reason in detail.unserved:
-            note(f"{mnk} {key}: none of ours ran: {reason}")
+        for mnk, reason in board.unserved:
+            note(f"{mnk} {board.key}: none of ours ran: {reason}")
 
 
 if __name__ == "__main__":

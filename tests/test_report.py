@@ -14,6 +14,7 @@ from cudal2.records.finals import compare, group_finals, latest_finals
 from cudal2.records.fingerprint import Fingerprint
 from cudal2.records.shards import RecordLog
 from cudal2.report import plots, readme, summary
+from cudal2.report.board import boards
 from cudal2.table import KernelTable
 
 FOUR = {"cublaslt_auto_tn": 4.0, "cublaslt_auto_nn": 6.0, "cublas_tn": 8.0, "cublas_nn": 5.0, "torch": 10.0}
@@ -26,14 +27,18 @@ def test_summary_has_the_published_shape():
     board = report["offline/fp32/off"]
     assert list(board) == ["cublaslt_auto", "cublas", "torch"]
     auto = board["cublaslt_auto"]
-    assert set(auto) == {"n", "geomean", "win", "min", "by_class"}
+    assert {"n", "geomean", "mean", "win", "min", "won", "tied", "lost", "unserved", "by_class", "worst"} <= set(auto)
+    assert (auto["won"], auto["tied"], auto["lost"], auto["unserved"]) == (1, 0, 1, 0)
+    assert [shape["mnk"] for shape in auto["worst"]] == ["16384_16384_16384", "64_64_64"]
+    assert (auto["total_ours_us"], auto["total_theirs_us"]) == (16002.0, 12004.0)
     assert list(auto["by_class"]) == ["<2.3us", "2.3-10us", "10-100us", "0.1-1ms", ">1ms"]
     # Against the better layout of each baseline: 4/2 = 2 and 12000/16000 = 0.75.
     assert auto["n"] == 2 and auto["win"] == 0.5
     assert auto["geomean"] == pytest.approx(1.5**0.5)
     assert auto["min"] == pytest.approx(0.75)
-    assert auto["by_class"]["<2.3us"] == {"n": 1, "geomean": pytest.approx(2.0), "win": 1.0}
-    assert auto["by_class"][">1ms"] == {"n": 1, "geomean": pytest.approx(0.75), "win": 0.0}
+    tiny, huge = (auto["by_class"][name] for name in ("<2.3us", ">1ms"))
+    assert (tiny["n"], tiny["geomean"], tiny["win"]) == (1, pytest.approx(2.0), 1.0)
+    assert (huge["n"], huge["geomean"], huge["win"], huge["slower_5pct"]) == (1, pytest.approx(0.75), 0.0, 1.0)
     assert auto["by_class"]["10-100us"] == {"n": 0, "geomean": None, "win": None}
     assert board["cublas"]["geomean"] == pytest.approx(2.5)
     assert json.loads(json.dumps(report, allow_nan=False)) == report
@@ -129,14 +134,17 @@ def test_rounds_that_do_not_pair_are_refused():
         compare((1.0, 2.0), (1.0,))
 
 
-def test_details_keep_losses_and_unserved_shapes():
+def test_a_board_keeps_losses_and_unserved_shapes():
     records = final_rows("64_64_64", 2.0, {"cublaslt_auto": 1.0}) + final_rows("64_64_128", 1.0, {"cublaslt_auto": 2.0})
     records += final_rows("64_64_256", None, {"cublaslt_auto": 2.0})
     records += [row("64_64_256", "sm90_ws", (), config=CONFIG, reason="NaN at (0, 0)")]
-    detail = summary.details(records)["offline/fp32/off"]
-    assert [shape.problem.mnk for shape in detail.worst] == ["64_64_64", "64_64_128"]
-    assert detail.verdicts() == {"win": 1, "tie": 0, "loss": 1}
-    assert detail.unserved == (("64_64_256", "correctness: NaN at (0, 0)"),)
+    (board,) = boards(records)
+    standing = board.standing()
+    assert [shape.problem.mnk for shape in standing.shapes] == ["64_64_64", "64_64_128"]
+    assert [shape.problem.mnk for shape in standing.losses] == ["64_64_64"]
+    assert board.unserved == (("64_64_256", "correctness: NaN at (0, 0)"),)
+    assert (standing.overall.unserved, standing.overall.lost, standing.entered) == (1, 2, 3)
+    assert [row.reason for row in board.failures] == ["NaN at (0, 0)"]
     assert summary.summarise(records)["offline/fp32/off"]["cublaslt_auto"]["n"] == 2
 
 
@@ -178,9 +186,11 @@ def test_readme_tables_come_from_the_records(tmp_path):
         "Measured 2000-01-01 on NVIDIA Test (driver 1, CUDA 13.0, cuBLASLt 1). Protocol v1: 9 shuffled rounds" in text
     )
     assert "### Offline, fp32 accumulation\n" in text
-    assert "| off | cuBLASLt-AutoTuning | 2 | 1.265 | 50% | 0.800 | 2.000 | - | - | 0.800 | - |" in text
-    assert "PDL off: against cuBLASLt-AutoTuning, by the 95 % interval of the ratio: 1 won, 0 tied, 1 lost." in text
-    assert "Lost, worst first: 4096_4096_4096 0.800." in text
+    start = "| off | cuBLASLt-AutoTuning | 2 | 1.265 | 1.400 | 1 / 0 / 1 | 50% | 50% | 0.800 |"
+    assert f"{start} 87% / 69% | 2.000 | - | - | 0.800 | - |" in text
+    assert (
+        "- PDL off: 0.25 ms in total, cuBLASLt-AutoTuning 0.20 ms. Lost to it, worst first: 4096_4096_4096 0.8" in text
+    )
     assert "\nold\n" not in text
     bar = "| kernels: geomean >= 1.00 over cuBLASLt-AutoTuning, interleaved | 1.265 (offline/fp32/off) |"
     assert bar + " `python scripts/judge.py` | 2000-01-01, NVIDIA Test |" in text
@@ -198,7 +208,7 @@ def test_readme_shows_both_pdl_columns_in_one_table_and_accumulators_apart(tmp_p
     assert "| off | cuBLASLt-AutoTuning | 1 | 4.000 |" in fp16 and "| on |" not in fp16
     assert "| off | cuBLASLt-AutoTuning | 1 | 2.000 |" in fp32 and "| on | cuBLASLt-AutoTuning | 2 |" in fp32
     assert "| <2.3us (1) |" in fp32 and "| 0.1-1ms (0/1) |" in fp32
-    assert "PDL on: against cuBLASLt-AutoTuning, by the 95 % interval of the ratio: 1 won, 0 tied, 1 lost." in fp32
+    assert "| on | cuBLASLt-AutoTuning | 2 | 1.549 | 1.900 | 1 / 0 / 1 | 50% |" in fp32
 
 
 def test_readme_says_which_shapes_the_table_leaves_to_the_library(tmp_path):
@@ -245,7 +255,7 @@ def many_finals():
 
 
 def test_plot_shows_every_shape_and_the_line_of_equality(tmp_path):
-    shapes = summary.details(many_finals())["offline/fp32/off"].shapes
+    shapes = boards(many_finals())[0].standing().shapes
     figure = plots.speedup_figure(shapes, "made-up data")
     scatter, ecdf = figure.axes
     drawn = sum(len(container.lines[0].get_xdata()) for container in scatter.containers)

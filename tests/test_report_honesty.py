@@ -8,14 +8,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fabricated_finals import CONFIG, final_rows, row
+from fabricated_finals import CONFIG, final_rows, grid_finals, row
 from fabricated_recording import FINGERPRINT
 
 from cudal2.cli import main as cli
 from cudal2.errors import RecordError
+from cudal2.records.finals import Final
 from cudal2.records.measurement import Measurement
 from cudal2.records.shards import RecordLog
-from cudal2.report import summary
+from cudal2.report import readme, summary
+from cudal2.report.board import boards
+from cudal2.report.page import page
+from cudal2.report.spread import judge
 
 AUTO = ("offline/fp32/off", "cublaslt_auto")
 WON, LOST = final_rows("64_64_64", 1.0, {"cublaslt_auto": 2.0}), final_rows("64_64_128", 2.0, {"cublaslt_auto": 1.0})
@@ -42,7 +46,8 @@ def test_a_shape_only_the_library_solved_is_no_win() -> None:
     found = auto(WON + unserved("64_64_256") + unserved("64_64_512") + unserved("4096_4096_4096"))
     assert (found["n"], found["win"]) == (1, 0.25)
     assert found["by_class"]["<2.3us"]["win"] == pytest.approx(1 / 3)
-    assert found["by_class"]["0.1-1ms"] == {"n": 0, "geomean": None, "win": 0.0}
+    nothing = found["by_class"]["0.1-1ms"]
+    assert (nothing["n"], nothing["geomean"], nothing["win"], nothing["unserved"]) == (0, None, 0.0, 1)
 
 
 def test_a_later_failure_is_not_covered_up_by_an_earlier_win() -> None:
@@ -100,3 +105,95 @@ def test_accumulators_modes_and_launch_settings_are_never_mixed() -> None:
     other += final_rows("64_64_64", 0.1, {"cublaslt_auto": 2.0}, pdl=True)
     assert auto(LOST + other) == auto(LOST)
     assert len(summary.summarise(LOST + other)) == 3
+
+
+def hidden_losses() -> list[Measurement]:
+    """Eight tiny shapes 40 % faster, two of the largest at two thirds: means above 1, most of the time lost."""
+    tiny = [final_rows(f"64_64_{64 * step}", 2.0, {"cublaslt_auto": 2.8}) for step in range(1, 9)]
+    large = [final_rows(f"{size}_8192_8192", 3000.0, {"cublaslt_auto": 2000.0}) for size in (8192, 16384)]
+    return [one for rows in (*tiny, *large) for one in rows]
+
+
+def test_losses_that_a_mean_hides_are_in_the_headline_of_every_form(tmp_path: Path, capsys) -> None:
+    found = auto(hidden_losses())
+    assert found["geomean"] > 1.2 and found["mean"] > 1.25, "or this test is about nothing"
+    assert (found["lost"], found["slower_5pct"], found["min"]) == (2, 0.2, pytest.approx(2 / 3))
+    assert found["total_theirs_us"] / found["total_ours_us"] < 0.7
+    folder = written(tmp_path / "finals", ({}, hidden_losses()))
+    shards = summary.load_finals(folder)
+
+    (headline,) = (line for line in readme.results_markdown(shards).splitlines() if line.startswith("| off"))
+    cells = [cell.strip() for cell in headline.strip("|").split("|")]
+    assert cells[3:9] == ["1.207", "1.253", "8 / 0 / 2", "20%", "20%", "0.667"] and cells[-1] == "0.667"
+
+    assert cli.main(["report", "--finals", str(folder)]) == 0
+    title, head, first, *_ = capsys.readouterr().out.splitlines()
+    shown = dict(zip(head.split(), first.split(), strict=True))
+    assert title.startswith("offline/fp32/off: 10 shapes, 0 unserved")
+    assert [shown[name] for name in ("geomean", "worst", "lost", "lost%", ">5%slower", "total")] == [
+        "1.207", "0.667", "2", "20%", "20%", "0.669"
+    ]  # fmt: skip
+
+    text = page(shards, {}, "command")
+    overview = text[text.index('id="table-overview"') : text.index('id="notes"')]
+    assert ">1.207<" in overview and ">0.667<" in overview and ">20%<" in overview
+    assert text.index("16384_8192_8192") < text.index('id="shapes-offline-fp32-off"'), "the worst come first"
+
+
+def mixed(**changes: Any) -> Final:
+    """A final put together by hand from rows of two leaderboards."""
+    ours = final_rows("64_64_64", 1.0, {})
+    theirs = final_rows("64_64_64", None, {"cublaslt_auto": 2.0})
+    return Final(ours[0].problem, "offline", False, ours[0].utc, (*ours, replace(theirs[0], **changes)))
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ({"problem": final_rows("64_64_64", 1.0, {}, acc="fp16")[0].problem}, "accumulator fp32 against fp16"),
+        ({"problem": final_rows("64_64_128", 1.0, {})[0].problem}, "sizes 64_64_64 against 64_64_128"),
+        ({"mode": "server"}, "mode offline against server"),
+        ({"pdl": True}, "PDL False against True"),
+    ],
+)
+def test_a_speedup_across_leaderboards_is_refused(changes: dict[str, Any], why: str) -> None:
+    assert judge(mixed(), "cublaslt_auto") is not None
+    with pytest.raises(RecordError, match=why):
+        judge(mixed(**changes), "cublaslt_auto")
+
+
+@pytest.mark.parametrize("flag", ["allow_fp16_accumulation", "allow_fp16_reduced_precision_reduction"])
+def test_a_torch_that_sums_in_fp16_is_no_rival_of_fp32(flag: str, tmp_path: Path) -> None:
+    honest, loose = (final_rows("64_64_64", 1.0, {"torch": 2.0}, detail=f"{flag}={on}") for on in (False, True))
+    assert summary.summarise(honest)["offline/fp32/off"]["torch"]["n"] == 1
+    with pytest.raises(RecordError, match=f"{flag}=True|fp32 sums"):
+        summary.summarise(loose)
+    assert cli.main(["report", "--finals", str(written(tmp_path / "finals", ({}, loose)))]) == 2
+    fp16 = final_rows("64_64_64", 1.0, {"torch": 2.0}, acc="fp16", detail=f"{flag}=True")
+    assert summary.summarise(fp16)["offline/fp16/off"]["torch"]["n"] == 1
+
+
+def test_optional_contestants_count_on_the_shapes_they_were_entered_on() -> None:
+    rows = final_rows("64_64_64", 1.0, {"cublaslt_auto": 2.0, "quack": 4.0, "foreign:fast": 0.5})
+    rows += final_rows("64_64_128", 1.0, {"cublaslt_auto": 2.0, "quack": 1.0})
+    rows += [*final_rows("64_64_256", 1.0, {"cublaslt_auto": 2.0}), row("64_64_256", "quack", (), reason="no")]
+    (board,) = boards(rows)
+    found = {one.baseline: (one.overall.n, one.entered, one.overall.geomean) for one in board.standings}
+    assert found == {
+        "cublaslt_auto": (3, 3, pytest.approx(2.0)),
+        "quack": (2, 3, pytest.approx(2.0)),
+        "foreign:fast": (1, 1, pytest.approx(0.5)),
+    }
+    (quack,) = (one for one in board.standings if one.baseline == "quack")
+    assert quack.overall.ours_us == 2.0, "totals are over the same shapes on both sides"
+
+
+def test_the_readme_does_not_grow_with_the_shapes(tmp_path: Path) -> None:
+    few, many = (
+        readme.results_markdown(summary.load_finals(written(tmp_path / str(count), ({}, grid_finals(count)))))
+        for count in (12, 96)
+    )
+    assert len(many.splitlines()) == len(few.splitlines())
+    bullet = next(line for line in many.splitlines() if line.startswith("- PDL off:"))
+    assert bullet.count("_") <= 2 * 5 * 2, "five lost shapes and five unserved ones by name, the rest counted"
+    assert " more" in bullet and "No kernel of ours ran on:" in bullet

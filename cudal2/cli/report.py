@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import shlex
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,17 +14,20 @@ from cudal2.errors import UsageError
 
 if TYPE_CHECKING:
     from cudal2.records.shards import Shards
+    from cudal2.report.board import Board
+    from cudal2.report.tables import Table
 
 _EPILOG = """examples:
-  cudal2 report                         speed-ups over every baseline, from the finals shipped with the package
-  cudal2 report --json                  the same as one object keyed mode/acc/pdl
-  cudal2 report --losses                every shape against cuBLASLt-AutoTuning, slowest of ours first
-  cudal2 report --plot finals.png       the same as a picture
-  cudal2 report --plots plots           heat map, ECDF, floor, FLOPs and roofline of every leaderboard, as PNG
-  cudal2 report --csv tables            CUDA-L2's columns, one file per leaderboard
-  cudal2 report --html finals.html      everything on one page that needs no network and no other file
-  cudal2 report --readme README.md      write the tables between the markers of that file
-  cudal2 report --run runs/mine         draw a training run into runs/mine/plot.png"""
+  cudal2 report                       every baseline, the classes, the worst shapes (finals shipped with the package)
+  cudal2 report --losses              every shape against cuBLASLt-AutoTuning, slowest of ours first
+  cudal2 report --html finals.html    everything on one page that needs no network and no other file
+  cudal2 report --finals DIR --plots plots    heat map, ECDF, floor, FLOPs and roofline of other finals, as PNG
+  cudal2 report --csv tables          CUDA-L2's columns, one file per leaderboard
+  cudal2 report --run runs/mine       a training run, drawn into runs/mine/plot.png
+
+A leaderboard is mode/accumulator/PDL, for example offline/fp32/on; figures of two leaderboards are never mixed.
+A speed-up is the baseline's time over ours in the same rounds, above 1 where ours is faster; won, tied and lost go
+by its 95 % interval, and a shape that only the baseline solved is lost. docs/protocol.md says how it is measured."""
 
 
 def add(commands: Any) -> argparse.ArgumentParser:
@@ -31,18 +35,21 @@ def add(commands: Any) -> argparse.ArgumentParser:
     parser: argparse.ArgumentParser = commands.add_parser(
         "report", help="speed-ups, losses and plots from records", description=__doc__, epilog=_EPILOG
     )
-    parser.add_argument("--finals", type=Path, metavar="DIR", help="finals to report on (default: the shipped ones)")
-    parser.add_argument(
+    source = parser.add_argument_group("what to report on")
+    source.add_argument("--finals", type=Path, metavar="DIR", help="finals (default: those shipped with the package)")
+    source.add_argument("--run", dest="training", type=Path, metavar="DIR", help="this training run, and no finals")
+    printed = parser.add_argument_group("what to print on stdout (default: the tables)")
+    printed.add_argument("--losses", action="store_true", help="every shape, slowest of ours first")
+    shared.add_json(parser)
+    written = parser.add_argument_group("what to write")
+    written.add_argument("--html", type=Path, metavar="FILE", help="one self-contained page with everything")
+    written.add_argument("--plots", type=Path, metavar="DIR", help="the pictures of every leaderboard, as PNG")
+    written.add_argument("--plot", type=Path, metavar="FILE", help="one picture of the speed-ups, .png or .svg")
+    written.add_argument(
         "--board", metavar="KEY", help="with --plot: which leaderboard, mode/acc/pdl (default: the first)"
     )
-    parser.add_argument("--html", type=Path, metavar="FILE", help="write everything as one self-contained page")
-    parser.add_argument("--plots", type=Path, metavar="DIR", help="draw every leaderboard into PNG files there")
-    parser.add_argument("--losses", action="store_true", help="list every shape, slowest of ours first")
-    parser.add_argument("--plot", type=Path, metavar="FILE", help="draw the speed-ups into this .png or .svg")
-    parser.add_argument("--csv", type=Path, metavar="DIR", help="write every leaderboard in CUDA-L2's columns there")
-    parser.add_argument("--readme", type=Path, metavar="FILE", help="rewrite the generated tables of this file")
-    parser.add_argument("--run", dest="training", type=Path, metavar="DIR", help="draw this training run instead")
-    shared.add_json(parser)
+    written.add_argument("--csv", type=Path, metavar="DIR", help="every leaderboard in CUDA-L2's columns")
+    written.add_argument("--readme", type=Path, metavar="FILE", help="the tables between the markers of this file")
     return parser
 
 
@@ -50,10 +57,12 @@ def run(arguments: argparse.Namespace) -> int:
     """Runs the command."""
     if arguments.training:
         return _draw_run(arguments.training, arguments.plot)
+    from cudal2.report.board import boards
     from cudal2.report.summary import load_finals, summarise
+    from cudal2.report.tables import every_shape, report_tables
 
     shards = load_finals(arguments.finals)
-    summary = summarise(shards.measurements)
+    found = boards(shards.measurements)
     if arguments.readme:
         from cudal2.paths import data_dir
         from cudal2.records.benchmark import load_benchmarks
@@ -66,70 +75,57 @@ def run(arguments: argparse.Namespace) -> int:
         changed = update_readme(arguments.readme, shards, load_benchmarks(shipped_benchmarks()), tables)
         note(f"{arguments.readme}: {'rewritten' if changed else 'already up to date'}")
     if arguments.plot:
-        _draw_finals(shards, arguments.board, arguments.plot)
+        _draw_speedups(found, arguments.board, arguments.plot)
     if arguments.plots:
-        _draw_boards(shards, arguments.plots)
+        _draw_boards(found, arguments.plots)
     if arguments.csv:
-        _write_tables(shards, arguments.csv)
+        _write_csv(found, arguments.csv)
     if arguments.html:
         _write_page(shards, arguments.finals, arguments.html)
     if arguments.json:
-        print_json(summary)
+        print_json(summarise(shards.measurements))
     elif arguments.losses:
-        _print_losses(shards)
+        table = every_shape(found)
+        print_table(table.header, table.rows)
     elif not any((arguments.readme, arguments.plot, arguments.plots, arguments.csv, arguments.html)):
-        _print_summary(summary)
+        _print_tables(report_tables(found))
     return 0
 
 
-def _print_summary(summary: dict[str, dict[str, dict[str, Any]]]) -> None:
-    rows = []
-    for board, baselines in summary.items():
-        for name, entry in baselines.items():
-            by_class = [value["geomean"] for value in entry["by_class"].values()]
-            rows.append((board, name, entry["n"], entry["geomean"], f"{entry['win']:.0%}", entry["min"], *by_class))
-    classes = next((list(entry["by_class"]) for boards in summary.values() for entry in boards.values()), [])
-    print_table(("board", "against", "shapes", "geomean", "win", "min", *classes), rows)
+def _print_tables(tables: Sequence[Table]) -> None:
+    for at, table in enumerate(tables):
+        print(f"{chr(10) if at else ''}{table.title}")
+        print_table(table.header, table.rows)
 
 
-def _print_losses(shards: Shards) -> None:
-    from cudal2.report.summary import details
-
-    rows: list[tuple[Any, ...]] = []
-    for board, detail in details(shards.measurements).items():
-        for shape in detail.shapes:
-            config = shape.ours.config.name if shape.ours.config else None
-            rows.append((board, shape.problem.mnk, shape.ratio, shape.comparison.verdict, shape.floor_us, config))
-        rows += [(board, mnk, None, "unserved", None, reason) for mnk, reason in detail.unserved]
-    print_table(("board", "shape", "speedup", "verdict", "floor_us", "kernel"), rows)
-
-
-def _draw_finals(shards: Shards, board: str | None, path: Path) -> None:
+def _draw_speedups(found: Sequence[Board], key: str | None, path: Path) -> None:
+    from cudal2.records.finals import REFERENCE
+    from cudal2.report.board import baseline_title
     from cudal2.report.plots import save_speedups
-    from cudal2.report.summary import details
 
-    boards = details(shards.measurements)
-    chosen = board or next(iter(boards), "")
-    if chosen not in boards:
-        raise UsageError(f"no leaderboard '{chosen}': the finals hold {', '.join(boards) or 'none'}")
-    note(f"plot: {save_speedups(boards[chosen].shapes, f'{chosen}, against cuBLASLt-AutoTuning', path)}")
+    chosen = next((board for board in found if key in (None, board.key)), None)
+    if chosen is None:
+        raise UsageError(
+            f"no leaderboard '{key or ''}': the finals hold {', '.join(board.key for board in found) or 'none'}"
+        )
+    standing = chosen.standing()
+    title = f"{chosen.title}, against {baseline_title(REFERENCE)}"
+    note(f"plot: {save_speedups(standing.shapes if standing else (), title, path)}")
 
 
-def _draw_boards(shards: Shards, directory: Path) -> None:
-    from cudal2.report.board import boards
+def _draw_boards(found: Sequence[Board], directory: Path) -> None:
     from cudal2.report.plots import save_board
 
-    for board in boards(shards.measurements):
+    for board in found:
         for path in save_board(board, directory):
             note(f"plot: {path}")
 
 
-def _write_tables(shards: Shards, directory: Path) -> None:
+def _write_csv(found: Sequence[Board], directory: Path) -> None:
     from cudal2.records.speedup_csv import csv_text
-    from cudal2.report.board import boards
 
     directory.mkdir(parents=True, exist_ok=True)
-    for board in boards(shards.measurements):
+    for board in found:
         path = directory / f"{board.key.replace('/', '-')}.csv"
         path.write_text(csv_text(board.finals), encoding="utf-8")
         note(f"table: {path}")

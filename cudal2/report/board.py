@@ -6,16 +6,15 @@ A mean hides; what stands beside it here is what it hides: ties, losses, the wor
 from __future__ import annotations
 
 import functools
-import math
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from cudal2.floor import CLASS_NAMES
+from cudal2.floor import CLASS_NAMES, class_of
 from cudal2.problem import Problem
-from cudal2.records.finals import BASELINES, REFERENCE, Final, latest_finals
+from cudal2.records.finals import BASELINES, REFERENCE, Final, latest_finals, names_of
 from cudal2.records.measurement import Measurement
-from cudal2.report.summary import Judged, geomean, judge_shapes, unsolved
+from cudal2.report.spread import Judged, Spread, floor_of, judge, spread
 
 #: Names of the baselines for readers.
 TITLES = {
@@ -27,8 +26,6 @@ TITLES = {
     "triton": "Triton",
     "cuda_l2": "CUDA-L2",
 }
-#: A speed-up that somebody would notice.
-NOTICEABLE = 1.05
 
 
 def board_title(key: str) -> str:
@@ -43,79 +40,19 @@ def baseline_title(name: str) -> str:
 
 
 @dataclass(frozen=True)
-class Spread:
-    """Speed-ups over several shapes.
-
-    Attributes:
-        n: Shapes.
-        geomean: Geometric mean.
-        mean: Arithmetic mean.
-        worst: Lowest.
-        best: Highest.
-        win: Shapes whose 95 % interval lies above 1.
-        tie: Shapes whose interval holds 1.
-        loss: Shapes whose interval lies below 1.
-        faster: Share of shapes with a ratio above 1, however little; a shape only the baseline solved has none.
-        noticeable: Share of shapes with a ratio above ``NOTICEABLE``, likewise.
-        total: The baseline's time over ours, both summed over the shapes.
-    """
-
-    n: int
-    geomean: float
-    mean: float
-    worst: float
-    best: float
-    win: int
-    tie: int
-    loss: int
-    faster: float
-    noticeable: float
-    total: float
-
-    @property
-    def loss_share(self) -> float:
-        """Share of shapes lost."""
-        return self.loss / self.n
-
-
-def spread(shapes: Sequence[Judged], lost: int = 0) -> Spread | None:
-    """Sums up shapes, and so many that only the baseline solved; ``None`` of nothing."""
-    ratios = [shape.ratio for shape in shapes]
-    centre = geomean(ratios)
-    if centre is None:
-        return None
-    verdicts = [shape.comparison.verdict for shape in shapes]
-    ours_us, other_us = (
-        math.fsum(row.median_us for row in rows)
-        for rows in ([shape.ours for shape in shapes], [shape.other for shape in shapes])
-    )
-    return Spread(
-        n=len(ratios),
-        geomean=centre,
-        mean=math.fsum(ratios) / len(ratios),
-        worst=min(ratios),
-        best=max(ratios),
-        win=verdicts.count("win"),
-        tie=verdicts.count("tie"),
-        loss=verdicts.count("loss"),
-        faster=sum(ratio > 1.0 for ratio in ratios) / (len(ratios) + lost),
-        noticeable=sum(ratio > NOTICEABLE for ratio in ratios) / (len(ratios) + lost),
-        total=other_us / ours_us,
-    )
-
-
-@dataclass(frozen=True)
 class Standing:
     """How we stand against one baseline.
 
     Attributes:
         baseline: Its name in records.
+        entered: Shapes it was entered on, whether or not it solved them.
         shapes: Every judged shape, lowest ratio first.
         overall: All of them.
         by_class: Each class of floor; ``None`` where no shape falls into it.
     """
 
     baseline: str
+    entered: int
     shapes: tuple[Judged, ...]
     overall: Spread
     by_class: Mapping[str, Spread | None]
@@ -124,6 +61,11 @@ class Standing:
     def by_problem(self) -> dict[Problem, Judged]:
         """The shapes by what was computed."""
         return {shape.problem: shape for shape in self.shapes}
+
+    @property
+    def losses(self) -> tuple[Judged, ...]:
+        """The shapes lost by the interval, worst first."""
+        return tuple(shape for shape in self.shapes if shape.comparison.verdict == "loss")
 
 
 @dataclass(frozen=True)
@@ -161,49 +103,62 @@ class Board:
         return {name: shape for name, shape in found.items() if shape is not None}
 
     @property
+    def unserved(self) -> tuple[tuple[str, str], ...]:
+        """Shapes none of our kernels solved, with the reasons."""
+        return tuple((final.problem.mnk, _reasons(final)) for final in self.finals if final.ours is None)
+
+    @property
     def failures(self) -> tuple[Measurement, ...]:
         """Rows of contestants, ours and others', that have no time."""
         return tuple(row for final in self.finals for row in final.rows if not row.ok)
 
 
-@dataclass(frozen=True)
-class Picture:
-    """A drawn figure, ready to stand in a page.
-
-    Attributes:
-        name: Short, for file names.
-        caption: What it shows and how to read it.
-        svg: The drawing.
-    """
-
-    name: str
-    caption: str
-    svg: bytes
-
-
 def boards(records: Iterable[Measurement]) -> tuple[Board, ...]:
-    """Every leaderboard of the finals among the records, by key."""
-    records = list(records)
+    """Every leaderboard of the finals among the records, by key.
+
+    Raises:
+        RecordError: Two contestants of one final cannot be compared.
+    """
     finals: dict[str, list[Final]] = defaultdict(list)
     for (key, _), final in latest_finals(records).items():
         finals[key].append(final)
-    judged, lost = judge_shapes(records), unsolved(records)
-    return tuple(
-        Board(
-            key=key,
-            standings=tuple(
-                _standing(name, shapes, lost.get((key, name), [])) for name, shapes in judged.get(key, {}).items()
-            ),
-            finals=tuple(sorted(finals[key], key=lambda final: final.problem)),
-        )
-        for key in sorted(finals)
-    )
+    return tuple(_board(key, sorted(finals[key], key=lambda final: final.problem)) for key in sorted(finals))
 
 
-def _standing(baseline: str, shapes: tuple[Judged, ...], lost: Sequence[str]) -> Standing:
-    overall = spread(shapes, len(lost))
-    assert overall is not None, "a baseline without a shape is left out by judge_shapes"
+def competitors(finals: Iterable[Final]) -> tuple[str, ...]:
+    """Everyone but us who was entered: the usual baselines in their order, then others by name."""
+    entered = {row.contestant for final in finals for row in final.rows if row.config is None}
+    usual = {name: set(names_of(name)) for name in BASELINES}
+    others = entered.difference(*usual.values())
+    return (*(name for name, names in usual.items() if names & entered), *sorted(others))
+
+
+def _board(key: str, finals: list[Final]) -> Board:
+    standings = (_standing(name, finals) for name in competitors(finals))
+    return Board(key, tuple(standing for standing in standings if standing is not None), tuple(finals))
+
+
+def _standing(baseline: str, finals: list[Final]) -> Standing | None:
+    """``None`` if no shape has a ratio."""
+    found = [judged for final in finals if (judged := judge(final, baseline)) is not None]
+    shapes = tuple(sorted(found, key=lambda shape: shape.ratio))
+    missed = [
+        class_of(floor_of(final.problem))
+        for final in finals
+        if final.ours is None and final.baseline(baseline) is not None
+    ]
+    overall = spread(shapes, len(missed))
+    if overall is None or not shapes:
+        return None
+    names = names_of(baseline)
+    entered = sum(any(row.config is None and row.contestant in names for row in final.rows) for final in finals)
     by_class = {
-        name: spread([shape for shape in shapes if shape.floor_class == name], lost.count(name)) for name in CLASS_NAMES
+        name: spread([shape for shape in shapes if shape.floor_class == name], missed.count(name))
+        for name in CLASS_NAMES
     }
-    return Standing(baseline, shapes, overall, by_class)
+    return Standing(baseline, entered, shapes, overall, by_class)
+
+
+def _reasons(final: Final) -> str:
+    reasons = sorted({f"{row.status.value}: {row.reason}" for row in final.rows if row.config is not None})
+    return "; ".join(reasons) or "no configuration competed"

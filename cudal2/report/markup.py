@@ -37,6 +37,23 @@ class Cell:
         return f"<td{attributes}>{escape(self.text)}{below}</td>"
 
 
+@dataclass(frozen=True)
+class Picture:
+    """A drawn figure, ready to stand in a page.
+
+    Attributes:
+        name: Short, for file names.
+        caption: What it shows and how to read it.
+        svg: The drawing.
+        wide: Whether it takes the width of the page.
+    """
+
+    name: str
+    caption: str
+    svg: bytes
+    wide: bool = False
+
+
 def number(value: float | None, pattern: str = ".3f", style: str = "", below: str = "") -> Cell:
     """A number; a dash where there is none."""
     return Cell(NONE if value is None else format(value, pattern), value, style, below)
@@ -91,12 +108,12 @@ def code(text: str) -> str:
     return f"<pre>{escape(text)}</pre>"
 
 
-def drawing(svg: bytes, caption: str, name: str, wide: bool = False) -> str:
+def drawing(picture: Picture) -> str:
     """An SVG inside the page, in a document of its own so that ids of two drawings cannot clash."""
-    data = base64.b64encode(svg).decode()
-    style = ' class="full"' if wide else ""
+    data = base64.b64encode(picture.svg).decode()
+    style = ' class="full"' if picture.wide else ""
+    caption = escape(picture.caption)
     return (
-        f'<figure{style}><img alt="{escape(caption)}" data-name="{escape(name)}" '
-        f'src="data:image/svg+xml;base64,{data}">'
-        f"<figcaption>{escape(caption)}</figcaption></figure>"
+        f'<figure{style}><div class="wide"><img alt="{caption}" data-name="{escape(picture.name)}" '
+        f'src="data:image/svg+xml;base64,{data}"></div><figcaption>{caption}</figcaption></figure>'
     )

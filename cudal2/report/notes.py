@@ -5,32 +5,34 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from cudal2.floor import SUSTAINED
-from cudal2.records.measurement import Measurement
 from cudal2.records.shards import Shards
 from cudal2.report.board import Board, baseline_title
+from cudal2.report.clocks import clocks_of, pooled
+from cudal2.report.spread import NOTICEABLE
 
-#: NVML's reasons for a clock below its maximum, by bit.
-_THROTTLE = {
-    0x1: "idle",
-    0x2: "application clocks",
-    0x4: "power cap",
-    0x8: "hardware slowdown",
-    0x20: "temperature (software)",
-    0x40: "temperature (hardware)",
-    0x80: "power brake",
-}
-_IDLE = 0x1
 _TIES = (
     "a ratio is the median over rounds of the baseline's time over ours in the same round, so above 1 ours is faster. "
-    "Its 95 % interval is a percentile bootstrap over rounds. Won: the interval lies above 1; lost: below; tied: it "
-    "holds 1, and the measurement cannot tell the two apart. Of shapes that are equal, about one in twenty is called "
-    "won or lost by chance; nothing is corrected for looking at many shapes."
+    "Its 95 % interval reaches from the lowest to the highest end of percentile bootstraps over the rounds of each "
+    "measuring process. Won: the interval lies above 1; lost: below; tied: it holds 1, and the measurement cannot tell "
+    "the two apart. Chance within one process calls about one in twenty equal shapes won or lost, and what differs "
+    "from process to process calls more; only processes that agree exclude that. Nothing is corrected for looking at "
+    "many shapes."
+)
+_COUNTS = (
+    "means and totals are over the shapes that both sides solved, and their number stands beside them. A shape that "
+    "only the baseline solved is unserved: it has no ratio and counts as lost in every share. Slower and faster by "
+    f"> 5 %: one side takes more than {NOTICEABLE:g} times as long as the other. Optional contestants (QuACK, Triton, "
+    "foreign kernels) are compared on the shapes they were entered on, and on no other."
+)
+_TERMS = (
+    "accumulators, modes and PDL columns are leaderboards of their own; a speed-up across two of them is refused, and "
+    "so is one over a torch that was allowed to sum in fp16 under an fp32 label."
 )
 _FLOOR = (
     f"by the floor of a shape, the slowest of {SUSTAINED.tensor_flops / 1e12:.0f} TFLOP/s, "
     f"{SUSTAINED.hbm_bytes / 1e12:.1f} TB/s of device memory, L2 traffic and one launch ({SUSTAINED.launch_us:g} us), "
-    "each taken alone. Numbers under a class: won / tied / lost. Tiny shapes may pass 100 % of the floor: launches "
-    "that overlap cost less than the launch the floor counts."
+    "each taken alone. Of floor: the geometric mean of floor over time, 100 % being what the chip allows. Tiny shapes "
+    "may pass 100 %: launches that overlap cost less than the launch the floor counts."
 )
 _PDL = (
     "with programmatic dependent launch a kernel's prologue overlaps the end of the kernel before it. That helps short "
@@ -47,12 +49,21 @@ def lead(shards: Shards, found: Sequence[Board]) -> str:
     span = _span(dates) or "at an unknown date"
     shapes = {final.problem.mnk for board in found for final in board.finals}
     protocol = ", ".join(sorted({str(fingerprint.protocol) for fingerprint in shards.fingerprints}))
-    rounds = _span([str(count) for count in sorted({len(row.times_us) for row in shards.measurements if row.ok})])
+    rounds = rounds_text(shards)
     return (
         f"C = A B, fp16 in and out, {len(shapes)} shapes, measured {span}. Protocol v{protocol} (docs/protocol.md): "
-        f"results checked before and after timing; all contestants of a shape interleaved in {rounds or 'no'} shuffled "
-        "rounds; CUDA graphs over rotating buffers that outsize the L2; N(0,1) data; clocks free and logged."
+        f"results checked before and after timing; all contestants of a shape interleaved in {rounds}; "
+        "CUDA graphs over rotating buffers that outsize the L2; N(0,1) data; clocks free and logged."
     )
+
+
+def rounds_text(shards: Shards) -> str:
+    """``9 shuffled rounds``, and of how many processes where there were several."""
+    good = [row for row in shards.measurements if row.ok]
+    rounds = _span([str(count) for count in sorted({len(row.times_us) for row in good})])
+    processes = sorted({len(row.process_rounds) or 1 for row in good})
+    several = f" of {_span([str(count) for count in processes])} processes" if processes[-1:] > [1] else ""
+    return f"{rounds or 'no'} shuffled rounds{several}"
 
 
 def _span(values: Sequence[str]) -> str:
@@ -66,7 +77,9 @@ def notes(found: Sequence[Board]) -> list[str]:
     absent = sorted({baseline_title(name) for board in found for name in board.absent})
     texts = [
         f"Ratio and ties: {_TIES}",
-        "Total time: the baseline's time summed over the shapes, over ours; the largest shapes dominate it.",
+        f"Shapes counted: {_COUNTS}",
+        f"Never compared: {_TERMS}",
+        "Total time: theirs over ours, each summed over the shapes; the largest shapes dominate it.",
         f"Classes: {_FLOOR}",
         "Layouts: ours takes B as column B says, tn for [N,K], nn for [K,N]; cuBLAS and cuBLASLt are measured with B "
         "in both layouts and the faster one counts; torch.matmul takes B as ours does.",
@@ -89,20 +102,11 @@ def _most_entered(found: Sequence[Board]) -> int:
 
 
 def _clocks(found: Sequence[Board]) -> str:
-    rows = [final.rows[0] for board in found for final in board.finals]
-    mhz = [row.sm_clock_mhz for row in rows if row.sm_clock_mhz is not None]
-    watts = [row.power_w for row in rows if row.power_w is not None]
-    if len(mhz) < len(rows) or len(watts) < len(rows):
-        return "they were not recorded for every shape"
-    held = sum(bool((row.throttle or 0) & ~_IDLE) for row in rows)
+    """SM clock and what held it, over every round of every final."""
+    clocks = pooled(clocks_of(final) for board in found for final in board.finals)
+    if clocks.median_mhz is None or clocks.held_share is None:
+        return "they were not recorded"
     return (
-        f"after the last round the SM clock was {min(mhz)} to {max(mhz)} MHz and the board drew {min(watts):.0f} to "
-        f"{max(watts):.0f} W; in {held} of {len(rows)} finals something held the clock down (last columns below)"
+        f"after a round the SM clock was {min(clocks.mhz)} to {max(clocks.mhz)} MHz, median {clocks.median_mhz:.0f}; "
+        f"in {clocks.held_share:.0%} of rounds something held it down ({clocks.held_by}), class by class below"
     )
-
-
-def held_by(row: Measurement) -> str:
-    """What held the SM clock below its maximum after the last round, as NVML says."""
-    if row.throttle is None:
-        return "unknown"
-    return ", ".join(name for bit, name in _THROTTLE.items() if row.throttle & bit) or "nothing"

@@ -14,12 +14,13 @@ from cudal2.records.fingerprint import Fingerprint
 from cudal2.records.measurement import Measurement
 from cudal2.records.shards import Shards
 from cudal2.report import markup
-from cudal2.report.board import NOTICEABLE, Board, Picture, Spread, baseline_title, boards
-from cudal2.report.markup import Cell, number, words
-from cudal2.report.notes import held_by, lead, notes
-from cudal2.report.summary import Judged
+from cudal2.report.board import Board, Standing, baseline_title, boards
+from cudal2.report.clocks import clocks_of, pooled
+from cudal2.report.markup import Cell, Picture, number, words
+from cudal2.report.notes import lead, notes
+from cudal2.report.spread import Judged, Spread
+from cudal2.report.summary import WORST
 
-WORST = 10
 _TEMPLATE = Path(__file__).with_name("page.html.in")
 
 
@@ -76,30 +77,38 @@ def _anchor(board: Board) -> str:
     return board.key.replace("/", "-")
 
 
-_SPREAD_HEAD = ("shapes", "geomean", "mean", "total time", "won", "tied", "lost", "share lost", "above 1",
-                f"above {NOTICEABLE:g}", "worst", "best")  # fmt: skip
+_SPREAD_HEAD = ("shapes", "geomean", "mean", "worst", "best", "won", "tied", "lost", "unserved", "share lost",
+                "slower by >5%", "above 1", "faster by >5%", "total time", "ours of floor",
+                "theirs of floor")  # fmt: skip
 
 
-def _spread(found: Spread) -> list[Cell]:
+def _spread(found: Spread | None, entered: int = 0) -> list[Cell]:
+    """The figures under ``_SPREAD_HEAD``; dashes of nothing."""
+    if found is None:
+        return [number(0, "d"), *(number(None) for _ in _SPREAD_HEAD[1:])]
     return [
-        number(found.n, "d"),
+        number(found.n, "d", below=f"of {entered}" if entered > found.n else ""),
         number(found.geomean),
         number(found.mean),
-        number(found.total),
+        number(found.worst),
+        number(found.best),
         number(found.win, "d", "win"),
         number(found.tie, "d", "tie"),
         number(found.loss, "d", "loss" if found.loss else ""),
+        number(found.unserved, "d", "loss" if found.unserved else ""),
         number(found.loss_share, ".0%"),
+        number(found.slower, ".0%"),
         number(found.faster, ".0%"),
         number(found.noticeable, ".0%"),
-        number(found.worst),
-        number(found.best),
+        number(found.total, below=f"{found.other_us / 1e3:.2f} / {found.ours_us / 1e3:.2f} ms" if found.n else ""),
+        number(found.floor_ours, ".0%"),
+        number(found.floor_other, ".0%"),
     ]
 
 
 def _overview(found: Sequence[Board]) -> str:
     rows = [
-        [words(board.title), *_spread(standing.overall)]
+        [words(board.title), *_spread(standing.overall, standing.entered)]
         for board in found
         if (standing := board.standing()) is not None
     ]
@@ -115,35 +124,66 @@ def _board(board: Board, pictures: Sequence[Picture]) -> str:
     parts = [markup.heading(board.title, anchor), _standings(board)]
     standing = board.standing()
     if standing is not None:
+        against = baseline_title(REFERENCE)
         parts += [
-            markup.heading(f"Worst {min(WORST, standing.overall.n)} against {baseline_title(REFERENCE)}", level=3),
+            markup.heading(f"By class of floor, against {against}", level=3),
+            _classes(board, standing),
+            markup.heading(f"Worst {min(WORST, standing.overall.n)} against {against}", level=3),
             markup.table(_WORST_HEAD, [_worst(shape) for shape in standing.shapes[:WORST]], name=f"worst-{anchor}"),
         ]
     if pictures:
-        drawn = (markup.drawing(item.svg, item.caption, item.name, item.name == "heatmap") for item in pictures)
+        drawn = (markup.drawing(picture) for picture in pictures)
         parts += [markup.heading("Pictures", level=3), f'<div class="figures">{"".join(drawn)}</div>']
     parts += [markup.heading("Every shape", level=3), _shapes(board), _failures(board)]
     return "\n".join(part for part in parts if part)
 
 
 def _standings(board: Board) -> str:
+    """Everyone over all shapes, then everyone by class."""
     if not board.standings:
         return markup.paragraph("No kernel of ours has a time on this leaderboard.")
-    counts = {name: entry.n for name, entry in board.standings[0].by_class.items() if entry is not None}
-    rows = [
-        [
-            words(baseline_title(standing.baseline)),
-            *_spread(standing.overall),
-            *(_class_cell(standing.by_class[name]) for name in CLASS_NAMES),
-        ]
-        for standing in board.standings
+    titles = [words(baseline_title(standing.baseline)) for standing in board.standings]
+    overall = [
+        [title, *_spread(standing.overall, standing.entered)]
+        for title, standing in zip(titles, board.standings, strict=True)
     ]
-    heads = (f"{name} ({counts.get(name, 0)})" for name in CLASS_NAMES)
-    return markup.table(("against", *_SPREAD_HEAD, *heads), rows, name=f"standings-{_anchor(board)}")
+    by_class = [
+        [title, *(_class_cell(standing.by_class[name]) for name in CLASS_NAMES)]
+        for title, standing in zip(titles, board.standings, strict=True)
+    ]
+    anchor = _anchor(board)
+    return "\n".join(
+        (
+            markup.table(("against", *_SPREAD_HEAD), overall, name=f"standings-{anchor}"),
+            markup.heading("Geomean by class of floor, and won / tied / lost of the shapes", level=3),
+            markup.table(("against", *CLASS_NAMES), by_class, name=f"geomeans-{anchor}"),
+        )
+    )
 
 
 def _class_cell(found: Spread | None) -> Cell:
-    return number(None) if found is None else number(found.geomean, below=f"{found.win} / {found.tie} / {found.loss}")
+    return number(None) if found is None else number(found.geomean, below=f"{found.win} / {found.tie} / {found.lost}")
+
+
+def _classes(board: Board, standing: Standing) -> str:
+    """Each class in full, and what the chip did meanwhile."""
+    judged = standing.by_problem
+    rows = []
+    for name in CLASS_NAMES:
+        inside = [
+            final for final in board.finals if final.problem in judged and judged[final.problem].floor_class == name
+        ]
+        clocks = pooled(clocks_of(final) for final in inside)
+        rows.append(
+            [
+                words(name),
+                *_spread(standing.by_class[name]),
+                number(clocks.median_mhz, ".0f"),
+                Cell(clocks.held_by, clocks.held_share),
+            ]
+        )
+    head = ("class", *_SPREAD_HEAD, "MHz", "clock held by")
+    return markup.table(head, rows, name=f"classes-{_anchor(board)}")
 
 
 _WORST_HEAD = ("shape", "speed-up", "95 %", "verdict", "floor us", "ours us", "theirs us", "faster", "our kernel")
@@ -181,7 +221,7 @@ def _shapes(board: Board) -> str:
     rows = [(final, board.comparisons(final)) for final in board.finals]
     rows.sort(key=lambda pair: pair[1][REFERENCE].ratio if REFERENCE in pair[1] else 0.0)
     cells = [_shape_row(final, found, names) for final, found in rows]
-    head += ["our kernel", "MHz", "W", "clock held by"]
+    head += ["our kernel", "MHz", "clock held by", "W"]
     return markup.table(head, cells, sortable=True, name=f"shapes-{_anchor(board)}")
 
 
@@ -202,8 +242,9 @@ def _shape_row(final: Final, found: Mapping[str, Judged], names: Sequence[str]) 
     for name in names:
         cells += _against(found.get(name), name == REFERENCE)
     kernel = words(_kernel(ours), "code") if ours is not None else words("none of ours ran", "loss")
-    clocks = final.rows[0]
-    return [*cells, kernel, number(clocks.sm_clock_mhz, "d"), number(clocks.power_w, ".0f"), words(held_by(clocks))]
+    clocks, last = clocks_of(final), final.rows[0]
+    held = Cell(clocks.held_by, clocks.held_share)
+    return [*cells, kernel, number(clocks.median_mhz, ".0f"), held, number(last.power_w, ".0f")]
 
 
 def _against(shape: Judged | None, reference: bool) -> Iterator[Cell]:

@@ -5,21 +5,22 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
-from typing import Any
 
 from cudal2.errors import UsageError
+from cudal2.floor import CLASS_NAMES
 from cudal2.records.benchmark import Benchmark
 from cudal2.records.finals import REFERENCE
 from cudal2.records.fingerprint import Fingerprint
 from cudal2.records.shards import Shards
-from cudal2.report.board import baseline_title
+from cudal2.report.board import Board, Standing, baseline_title, boards
+from cudal2.report.notes import rounds_text
 from cudal2.report.speed import Row, search_markdown, speed_markdown
-from cudal2.report.summary import Detail, Judged, details, summarise
+from cudal2.report.spread import Spread
 from cudal2.table import KernelTable
 
 BEGIN, END = "<!-- results:begin -->", "<!-- results:end -->"
-#: Losses listed one by one before the rest is counted.
-_LOSSES_LISTED = 12
+#: Shapes listed one by one before the rest is counted.
+_LISTED = 5
 
 
 def results_markdown(shards: Shards, tables: Sequence[KernelTable] = ()) -> str:
@@ -29,18 +30,20 @@ def results_markdown(shards: Shards, tables: Sequence[KernelTable] = ()) -> str:
         shards: Finals.
         tables: Kernel tables that were made from them.
     """
-    report, detail = summarise(shards.measurements), details(shards.measurements)
-    columns: dict[tuple[str, str], list[str]] = {}
-    for key in sorted({*report, *detail}):
-        mode, acc, pdl = key.split("/")
-        columns.setdefault((mode, acc), []).append(pdl)
+    columns: dict[tuple[str, str], list[Board]] = {}
+    for board in boards(shards.measurements):
+        mode, acc, _ = board.key.split("/")
+        columns.setdefault((mode, acc), []).append(board)
     parts = [_provenance(shards)]
-    for (mode, acc), pdls in columns.items():
-        figures = {pdl: report.get(f"{mode}/{acc}/{pdl}", {}) for pdl in pdls}
-        lines = [f"- PDL {pdl}: {_losses(detail[f'{mode}/{acc}/{pdl}'])}" for pdl in pdls]
+    for (mode, acc), found in columns.items():
+        lines = [f"- PDL {_pdl(board)}: {_losses(board)}" for board in found]
         lines += [_served(table) for table in tables if table.header.acc == acc]
-        parts += [f"### {mode.capitalize()}, {acc} accumulation", _table(figures), "\n".join(lines)]
+        parts += [f"### {mode.capitalize()}, {acc} accumulation", _table(found), "\n".join(lines)]
     return "\n\n".join(parts)
+
+
+def _pdl(board: Board) -> str:
+    return board.key.rpartition("/")[2]
 
 
 def update_readme(
@@ -76,11 +79,11 @@ def update_readme(
 
 def _kernels_speed(shards: Shards) -> list[Row]:
     """The promise that the finals keep or break."""
-    boards = {key: board[REFERENCE] for key, board in summarise(shards.measurements).items() if REFERENCE in board}
-    if not boards:
+    standings = {board.key: board.standing() for board in boards(shards.measurements)}
+    reached = ", ".join(f"{_ratio(found.overall.geomean)} ({key})" for key, found in standings.items() if found)
+    if not reached:
         return []
     promise = f"kernels: geomean >= 1.00 over {baseline_title(REFERENCE)}, interleaved"
-    reached = ", ".join(f"{_ratio(entry['geomean'])} ({key})" for key, entry in boards.items())
     gpus = ", ".join(dict.fromkeys(fingerprint.gpu for fingerprint in shards.fingerprints))
     return [(promise, reached, "`python scripts/judge.py`", f"{_span(shards)}, {gpus}")]
 
@@ -92,16 +95,15 @@ def _span(shards: Shards) -> str:
 
 def _provenance(shards: Shards) -> str:
     devices = "; ".join(dict.fromkeys(_device(fingerprint) for fingerprint in shards.fingerprints))
-    rounds = sorted({len(row.times_us) for row in shards.measurements if row.ok})
-    count = "-".join(str(number) for number in dict.fromkeys((rounds[0], rounds[-1]))) if rounds else "0"
     protocol = ", ".join(sorted({str(fingerprint.protocol) for fingerprint in shards.fingerprints}))
     return (
-        f"Measured {_span(shards)} on {devices}. Protocol v{protocol}: {count} shuffled rounds, all contestants"
-        " interleaved, CUDA graphs over rotating buffers that outsize the L2, N(0,1) data, clocks free.\n"
+        f"Measured {_span(shards)} on {devices}. Protocol v{protocol}: {rounds_text(shards)}, all"
+        " contestants interleaved, CUDA graphs over rotating buffers that outsize the L2, N(0,1) data, clocks free.\n"
         "A speed-up is the median over rounds of baseline time / our time; ours is the fastest finalist, cuBLAS and"
-        " cuBLASLt the better of their NN and TN runs. The last five columns are geomeans by class of shape: the time"
-        " that launch and sustained rates of the chip allow (`cudal2/floor.py`). Everything down to the next marker is"
-        " written by\n"
+        " cuBLASLt the better of their NN and TN runs. Won, tied, lost go by its 95 % interval; a shape only the"
+        " baseline solved is lost. Slower: by more than 5 %. Of floor: geomean of the time that launch and sustained"
+        " rates of the chip allow (`cudal2/floor.py`) over ours / theirs. The last five columns are geomeans by class"
+        " of that time. Everything down to the next marker is written by\n"
         "`python -m cudal2 report --readme README.md` from the measurements in `cudal2/data`, no figure by hand."
     )
 
@@ -115,38 +117,77 @@ def _date(utc: str) -> str:
     return datetime.fromisoformat(utc.replace("Z", "+00:00")).date().isoformat()
 
 
-def _table(boards: dict[str, dict[str, dict[str, Any]]]) -> str:
+def _table(found: Sequence[Board]) -> str:
     """Every baseline of each PDL column; the head counts the shapes of each class, column by column if they differ."""
-    found = [entry["by_class"] for board in boards.values() for entry in list(board.values())[:1]]
-    if not found:
+    firsts = [board.standings[0] for board in found if board.standings]
+    if not firsts:
         return "No shape was served by a kernel of ours."
-    counts = {name: "/".join(dict.fromkeys(str(by_class[name]["n"]) for by_class in found)) for name in found[0]}
-    head = ["our PDL", "against", "shapes", "geomean", "faster on", "worst", *(f"{n} ({counts[n]})" for n in counts)]
-    rows = [head, ["---", "---", *["---:"] * (len(head) - 2)]]
-    rows += [_row(pdl, name, entry) for pdl, board in boards.items() for name, entry in board.items()]
+    counts = {name: "/".join(dict.fromkeys(_count(first, name) for first in firsts)) for name in CLASS_NAMES}
+    head = [
+        "our PDL",
+        "against",
+        "shapes",
+        "geomean",
+        "mean",
+        "won / tied / lost",
+        "lost",
+        "slower",
+        "worst",
+        "of floor",
+    ]
+    rows = [[*head, *(f"{name} ({counts[name]})" for name in CLASS_NAMES)]]
+    rows.append(["---", "---", *["---:"] * (len(rows[0]) - 2)])
+    rows += [_row(_pdl(board), standing) for board in found for standing in board.standings]
     return "\n".join(f"| {' | '.join(row)} |" for row in rows)
 
 
-def _row(pdl: str, name: str, entry: dict[str, Any]) -> list[str]:
-    figures = [str(entry["n"]), _ratio(entry["geomean"]), f"{entry['win']:.0%}", _ratio(entry["min"])]
-    return [pdl, baseline_title(name), *figures, *(_ratio(value["geomean"]) for value in entry["by_class"].values())]
+def _count(standing: Standing, name: str) -> str:
+    found = standing.by_class[name]
+    return str(found.n if found else 0)
 
 
-def _losses(detail: Detail) -> str:
-    """Wins, ties and losses against the reference, and which shapes were lost."""
-    counts = detail.verdicts()
-    lost = [shape for shape in detail.shapes if shape.comparison.verdict == "loss"]
+def _row(pdl: str, standing: Standing) -> list[str]:
+    found = standing.overall
+    return [
+        pdl,
+        baseline_title(standing.baseline),
+        str(found.n) if found.n == standing.entered else f"{found.n} of {standing.entered}",
+        _ratio(found.geomean),
+        _ratio(found.mean),
+        f"{found.win} / {found.tie} / {found.lost}",
+        f"{found.loss_share:.0%}",
+        f"{found.slower:.0%}",
+        _ratio(found.worst),
+        f"{_ratio(found.floor_ours, '.0%')} / {_ratio(found.floor_other, '.0%')}",
+        *(_class(standing.by_class[name]) for name in CLASS_NAMES),
+    ]
+
+
+def _class(found: Spread | None) -> str:
+    return _ratio(found.geomean if found else None)
+
+
+def _losses(board: Board) -> str:
+    """Which shapes were lost to the reference, the worst by name, and which were not even served."""
     lines = []
-    if detail.shapes:
-        tally = f"{counts['win']} won, {counts['tie']} tied, {counts['loss']} lost"
-        lines.append(f"against {baseline_title(REFERENCE)}, by the 95 % interval of the ratio: {tally}.")
-    if lost:
-        listed = ", ".join(_loss(shape) for shape in lost[:_LOSSES_LISTED])
-        more = f", and {len(lost) - _LOSSES_LISTED} more" if len(lost) > _LOSSES_LISTED else ""
-        lines.append(f"Lost, worst first: {listed}{more}.")
-    if detail.unserved:
-        lines.append(f"No kernel of ours ran on: {', '.join(mnk for mnk, _ in detail.unserved)}.")
+    standing = board.standing()
+    if standing is not None:
+        found, losses = standing.overall, standing.losses
+        reference = baseline_title(REFERENCE)
+        lines.append(f"{found.ours_us / 1e3:.2f} ms in total, {reference} {found.other_us / 1e3:.2f} ms.")
+        lost = _listed([f"{shape.problem.mnk} {_ratio(shape.ratio)}" for shape in losses])
+        lines.append(f"Lost to it, worst first: {lost}." if losses else "Nothing lost to it.")
+    if board.unserved:
+        lines.append(f"No kernel of ours ran on: {_listed([mnk for mnk, _ in board.unserved])}.")
+    if board.failures:
+        lines.append(f"{len(board.failures)} contestants have no time.")
     return " ".join(lines)
+
+
+def _listed(names: Sequence[str]) -> str:
+    """The first few, and how many more there are."""
+    more = len(names) - _LISTED
+    return ", ".join(names[:_LISTED]) + (f" and {more} more" if more > 0 else "")
 
 
 def _served(table: KernelTable) -> str:
@@ -155,13 +196,9 @@ def _served(table: KernelTable) -> str:
     library = [entry.mnk for entry in table.entries if entry.config is None]
     ours = len(table) - len(library)
     with_pdl = sum(entry.pdl for entry in table.entries)
-    rest = f", the library on {len(library)}: {', '.join(library)}" if library else ""
+    rest = f", the library on {len(library)}: {_listed(library)}" if library else ""
     return f"- `{name}` serves a kernel of ours on {ours} of {len(table)} shapes ({with_pdl} with PDL){rest}."
 
 
-def _loss(shape: Judged) -> str:
-    return f"{shape.problem.mnk} {_ratio(shape.ratio)}"
-
-
-def _ratio(value: float | None) -> str:
-    return "-" if value is None else f"{value:.3f}"
+def _ratio(value: float | None, pattern: str = ".3f") -> str:
+    return "-" if value is None else format(value, pattern)
