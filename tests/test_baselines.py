@@ -270,6 +270,7 @@ def test_enumerated_calls_are_legal_new_and_reduce_in_the_leaderboards_precision
     call = next(call for call in calls if call.algorithm.configuration.cluster == 3)
     call.enqueue(100, 200, 300, 9)
     assert attributes_of(fake_lt.launched[-1][-1])["CLUSTER_SHAPE_ID"] == 3 and "SHAPE_2x1x1" in call.detail
+    assert list(vendor.enumerated()["tn"].near(offered[:1])), "asked again, it begins again"
     fake_lt.lists_nothing = True
     assert vendor.enumerated() == {}, "a library that lists nothing keeps its own answers"
 

@@ -210,17 +210,16 @@ class LtMatmul:
         Raises:
             cuBLASLtError: The library lists none.
         """
-        found = []
+        found = {}
         for number in map(int, self._lt.matmul_algo_get_ids(self._handle, *self._types, _MOST_ALGORITHM_IDS)):
             data: np.ndarray[Any, Any] = np.zeros(ALGORITHM_BYTES, np.uint8)
             try:
                 self._lt.matmul_algo_init(self._handle, *self._types, number, data.ctypes.data)
             except self._lt.cuBLASLtError:
                 continue  # listed, but not for this GPU
-            if number not in self._initial:
-                self._initial[number] = data.tobytes()
-                found.append(Capabilities(number, self._attributes.options(data, self._view.k, self._reduction)))
-        return found
+            self._initial[number] = data.tobytes()
+            found[number] = Capabilities(number, self._attributes.options(data, self._view.k, self._reduction))
+        return list(found.values())
 
     def configured(self, configuration: Configuration) -> Algorithm | None:
         """An algorithm of :meth:`capabilities` so configured; ``None`` if the library's check refuses it here."""
