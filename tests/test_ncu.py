@@ -35,13 +35,22 @@ def test_every_counter_has_a_metric_and_no_two_the_same():
 
 
 def test_the_table_is_read_whatever_stands_around_it():
-    first, second, vendor, reduction = parse(fake_ncu.RAW.read_text())
-    assert (first.kernel, vendor.kernel[:5], reduction.kernel) == ("cudal2_gemm", "nvjet", "splitKreduce_kernel")
-    assert first.values["l2_hit_rate"] == pytest.approx(0.625) and first.values["registers"] == 168
-    assert first.values["duration_us"] == pytest.approx(24.448)
-    assert first.values["tma_load_bytes"] == 16_777_216 and first.values["sm_clock_mhz"] == pytest.approx(1650)
-    assert second.values["tensor_active"] is None, "n/a is no number"
-    assert first.values["tma_throughput"] is None, "a column that is not there is no number"
+    """What version 2025.3.1 printed on an H200: 4096_4096_64, three kernels of ours and cuBLASLt's."""
+    large, pingpong, small, vendor = parse(fake_ncu.RAW.read_text())
+    assert {row.kernel for row in (large, pingpong, small)} == {"cudal2_gemm"} and vendor.kernel.startswith("nvjet")
+    assert large.values["l2_hit_rate"] == 0.9656 and large.values["tensor_active"] == 0.1896
+    assert large.values["duration_us"] == 12.128 and large.values["sm_clock_mhz"] == pytest.approx(1727.42389)
+    assert large.values["tma_load_bytes"] == 25_165_824 and large.values["tma_throughput"] == 0.0711
+    assert (large.values["registers"], large.values["waves"]) == (168, 1)
+    assert (small.values["registers"], small.values["waves"], small.values["occupancy"]) == (87, 7.76, 0.2615)
+
+
+def test_what_the_tool_does_not_say_is_no_number():
+    text = fake_ncu.RAW.read_text()
+    assert '"96.56"' in text and ',"lts__throughput.avg.pct_of_peak_sustained_elapsed"' in text
+    values = parse(text.replace('"96.56"', '"n/a"').replace("lts__throughput.avg", "lts__else.avg"))[0].values
+    assert values["l2_hit_rate"] is None and values["l2_throughput"] is None
+    assert values["dram_throughput"] == 0.1328
 
 
 def test_scaled_units_are_read_too_and_unknown_ones_are_no_number():
@@ -117,12 +126,45 @@ def test_no_permission_is_one_line_that_says_what_to_do(tmp_path):
         ("printf '\\377\\000\\n'; exit 0", "gave no counters"),
         (f"cat {fake_ncu.RAW}; exit 3", "exit code 3"),
         ("echo '==ERROR== Failed to find metric x'; echo '==PROF== bye'; exit 9", "9.*Failed to find metric x"),
+        ("echo 'broken child'; echo '==ERROR== The application returned an error code (1).'; exit 1", "broken child"),
         ("echo '==PROF== on'; echo 'ValueError: no' >&2; echo '==PROF== off'; exit 1", "ValueError: no"),
     ],
 )
 def test_a_failure_gives_the_line_that_says_most(tmp_path, body, message):
     with pytest.raises(WorkerError, match=message):
         tool(tmp_path, body).profile(["true"], 20)
+
+
+def refusing(tmp_path: Path, metric: str, complaint: str) -> Ncu:
+    """A tool that knows every metric but one, and counts its runs."""
+    run = f"echo run >>{tmp_path}/runs"
+    case = f"case \"$*\" in *{metric}*) echo '==ERROR== Failed to find metric {complaint}'; exit 1;; esac"
+    return tool(tmp_path, f"{run}; {case}; sed s/op_tma_ld.sum/gone/g {fake_ncu.RAW}")
+
+
+@pytest.mark.parametrize(
+    ("complaint", "left_out"),
+    [
+        ("l1tex__m_xbar2l1tex_read_bytes_mem_global_op_tma_ld.sum.pct_of_peak_sustained_elapsed", 1),
+        (r"regex:^l1tex__m_xbar2l1tex_read_bytes_mem_global_op_tma_ld\.(sum|min|max|avg|pct|ratio|max_rate)$", 2),
+    ],
+)
+def test_a_metric_the_tool_does_not_know_is_left_out_and_the_rest_is_read(tmp_path, caplog, complaint, left_out):
+    rows = refusing(tmp_path, "op_tma_ld.sum.pct_of_peak", complaint).profile(["true"], 20)
+    assert rows[0].values["tma_throughput"] is None and rows[0].values["l2_hit_rate"] == 0.9656
+    assert (tmp_path / "runs").read_text() == "run\n" * 2
+    assert caplog.text.count("l1tex__m_xbar2l1tex") == left_out and "2025.3.1.0 does not know" in caplog.text
+
+
+def test_a_tool_that_knows_nothing_is_not_asked_for_ever(tmp_path):
+    everything = " ".join(f"{metric}," for metric, _ in METRICS.values())
+    body = "; ".join(f"echo 'Failed to find metric {name}'" for name in everything.replace(",", "").split())
+    with pytest.raises(WorkerError, match="gave no counters"):
+        tool(tmp_path, f"echo run >>{tmp_path}/runs; {body}; exit 1").profile(["true"], 20)
+    assert (tmp_path / "runs").read_text() == "run\n"
+    stubborn = "echo '==ERROR== Failed to find metric something__else.sum'; exit 1"
+    with pytest.raises(WorkerError, match="Failed to find metric something__else"):
+        tool(tmp_path, stubborn).profile(["true"], 20)
 
 
 def test_a_hang_is_killed_with_everything_it_started(tmp_path):

@@ -15,7 +15,7 @@ import torch
 
 from cudal2.bench.baselines import BothLayouts
 from cudal2.bench.candidate import KernelContestant
-from cudal2.bench.counters import LaunchRequest
+from cudal2.bench.counters import LaunchRequest, Work
 from cudal2.bench.inputs import BufferSets
 from cudal2.bench.libraries import VendorLibraries
 from cudal2.bench.timing import Contestant
@@ -33,14 +33,20 @@ def launch_all(request: LaunchRequest) -> None:
     device = torch.device("cuda", request.device_index)
     stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
     torch.cuda.set_stream(stream)
-    sets = BufferSets(request.problem, LAUNCHES, device, request.settings.seed)
+    for work in request.work:
+        _launch(work, request, device, stream)
+
+
+def _launch(work: Work, request: LaunchRequest, device: torch.device, stream: torch.cuda.Stream) -> None:
+    """One problem; its memory is free again afterwards."""
+    settings, problem = request.settings, work.problem
+    sets = BufferSets(problem, LAUNCHES, device, settings.seed)
     sm_count = torch.cuda.get_device_properties(device).multi_processor_count
-    for config, built in request.candidates:
+    for config, built in work.candidates:
         _profile(KernelContestant(LoadedKernel(built, config), config, sets, sm_count), stream)
     if request.baseline:
-        settings = request.settings
-        with VendorLibraries(request.problem, device, settings.workspace_bytes, 1) as libraries:
-            _profile(libraries.cublaslt(request.problem.layout)[0].on(BothLayouts(sets)), stream)
+        with VendorLibraries(problem, device, settings.workspace_bytes, 1) as libraries:
+            _profile(libraries.cublaslt(problem.layout)[0].on(BothLayouts(sets)), stream)
 
 
 def _profile(contestant: Contestant, stream: torch.cuda.Stream) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import csv
+import logging
 import math
 import os
 import re
@@ -21,6 +22,8 @@ from pathlib import Path
 
 from cudal2.errors import EnvironmentProblemError, WorkerError
 
+logger = logging.getLogger(__name__)
+
 CACHE_CONTROL, CLOCK_CONTROL = "all", "none"
 #: Where installers put it: a toolkit, and a folder of versions.
 INSTALLED = (Path("/usr/local/cuda"), Path("/opt/nvidia/nsight-compute"))
@@ -32,15 +35,15 @@ PERMIT = (
 
 Units = Mapping[str, float]
 
-# What the tool's units are in ours; --print-units base makes it use the smallest. A unit that is not here is no number.
-_FRACTION: Units = {"%": 0.01}
-_MICROSECONDS: Units = {"ns": 1e-3, "nsecond": 1e-3, "us": 1.0, "usecond": 1.0, "ms": 1e3, "msecond": 1e3}
+# How many of the tool's units are one of ours; --print-units base makes it use the smallest. Any other is no number.
+_FRACTION: Units = {"%": 100.0}
+_MICROSECONDS: Units = {"ns": 1e3, "nsecond": 1e3, "us": 1.0, "usecond": 1.0, "ms": 1e-3, "msecond": 1e-3}
 _MEGAHERTZ: Units = {
-    **dict.fromkeys(("hz", "1/s", "cycle/s", "cycle/second"), 1e-6),
+    **dict.fromkeys(("hz", "1/s", "cycle/s", "cycle/second"), 1e6),
     **dict.fromkeys(("mhz", "cycle/us", "cycle/usecond"), 1.0),
-    **dict.fromkeys(("ghz", "cycle/ns", "cycle/nsecond"), 1e3),
+    **dict.fromkeys(("ghz", "cycle/ns", "cycle/nsecond"), 1e-3),
 }
-_BYTES: Units = {"byte": 1.0, "kbyte": 1e3, "mbyte": 1e6, "gbyte": 1e9}
+_BYTES: Units = {"byte": 1.0, "kbyte": 1e-3, "mbyte": 1e-6, "gbyte": 1e-9}
 _COUNT: Units = {}
 
 #: Counter name to the tool's metric and its units; a count takes any.
@@ -55,7 +58,7 @@ METRICS: dict[str, tuple[str, Units]] = {
     "tensor_active": ("sm__pipe_tensor_cycles_active.avg.pct_of_peak_sustained_elapsed", _FRACTION),
     "wgmma_issue": ("sm__inst_executed_pipe_tensor_op_gmma.avg.pct_of_peak_sustained_active", _FRACTION),
     "occupancy": ("sm__warps_active.avg.pct_of_peak_sustained_active", _FRACTION),
-    "issue_rate": ("smsp__issue_active.avg.per_cycle_active", _COUNT),
+    "issue_rate": ("smsp__issue_active.avg.pct_of_peak_sustained_active", _FRACTION),
     "registers": ("launch__registers_per_thread", _COUNT),
     "waves": ("launch__waves_per_multiprocessor", _COUNT),
     "duration_us": ("gpu__time_duration.sum", _MICROSECONDS),
@@ -110,6 +113,8 @@ class Ncu:
     def profile(self, program: Sequence[str], deadline_s: float) -> list[KernelRow]:
         """Runs a program under the tool; what it launches between profiler start and stop comes back, in order.
 
+        One metric that the tool does not know makes it refuse all, so that it is asked again without.
+
         Args:
             program: Command line; whatever it prints must not go to stdout.
             deadline_s: Seconds after which the tool and everything it started are killed.
@@ -118,7 +123,12 @@ class Ncu:
             EnvironmentProblemError: The driver lets this user read no counters.
             WorkerError: It took too long, failed, or printed no table.
         """
-        output, code = run_to_end([*self.command(), *program], deadline_s)
+        metrics = [metric for metric, _ in METRICS.values()]
+        output, code = run_to_end([*self.command(metrics), *program], deadline_s)
+        while (unknown := _unknown(output, metrics)) and len(unknown) < len(metrics):
+            logger.warning("Nsight Compute %s does not know %s: left out", self.version, ", ".join(unknown))
+            metrics = [metric for metric in metrics if metric not in unknown]
+            output, code = run_to_end([*self.command(metrics), *program], deadline_s)
         if "ERR_NVGPUCTRPERM" in output:
             raise EnvironmentProblemError(f"the driver lets this user read no counters (ERR_NVGPUCTRPERM): {PERMIT}")
         rows = parse(output)
@@ -126,11 +136,22 @@ class Ncu:
             raise WorkerError(f"Nsight Compute {self.version} gave no counters (exit code {code}): {_cause(output)}")
         return rows
 
-    def command(self) -> list[str]:
+    def command(self, metrics: Sequence[str]) -> list[str]:
         """The command line up to the program; units are base ones, so that no figure is scaled to be readable."""
         options = ["--clock-control", CLOCK_CONTROL, "--cache-control", CACHE_CONTROL, "--target-processes", "all"]
         options += ["--profile-from-start", "off", "--csv", "--page", "raw", "--print-units", "base"]
-        return [str(self.path), *options, "--metrics", ",".join(metric for metric, _ in METRICS.values())]
+        return [str(self.path), *options, "--metrics", ",".join(metrics)]
+
+
+def _unknown(output: str, metrics: Sequence[str]) -> list[str]:
+    """Metrics that the tool said it could not find: the name if it gave one in full, else all of its base name."""
+    complaints = [line.replace("\\", "") for line in output.splitlines() if "Failed to find metric" in line]
+    unknown: set[str] = set()
+    for line in complaints:
+        named = [metric for metric in metrics if metric in line]
+        base = [metric for metric in metrics if re.search(rf"\b{metric.split('.')[0]}\b", line)]
+        unknown |= {max(named, key=len)} if named else set(base)
+    return sorted(unknown)
 
 
 def find() -> Path | None:
@@ -210,17 +231,18 @@ def _values(row: dict[str, str], units: dict[str, str]) -> dict[str, float | Non
 
 
 def _number(text: str, unit: str, known: Units) -> float | None:
-    scale = known.get(unit.lower()) if known else 1.0
+    per_ours = known.get(unit.lower()) if known else 1.0
     try:
         value = float(text.replace(",", ""))
     except ValueError:
         return None
-    return value * scale if scale is not None and 0.0 <= value < math.inf else None
+    # The tool prints two decimals; six of ours hold them all and none of what the division leaves behind.
+    return round(value / per_ours, 6) if per_ours is not None and 0.0 <= value < math.inf else None
 
 
 def _cause(output: str) -> str:
-    """The line that says most: the tool's own error, else the last that anything printed."""
+    """The line that says most: the tool's own error, else the last of the program's, else the last of all."""
     lines = [line.strip() for line in output.splitlines() if line.strip()]
-    errors = [line for line in lines if line.startswith("==ERROR==")]
-    own = [line for line in lines if not line.startswith("==")]
-    return next(iter([*errors, *own[-1:], *lines[-1:]]), "it printed nothing")
+    errors = [line for line in lines if line.startswith("==ERROR==") and "application returned" not in line]
+    programs = [line for line in lines if not line.startswith("==")]
+    return next(iter([*errors, *programs[-1:], *lines[-1:]]), "it printed nothing")

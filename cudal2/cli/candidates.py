@@ -35,11 +35,9 @@ def built(configs: list[KernelConfig], problem: Problem, runner: LocalRunner) ->
         NothingValidError: None builds.
     """
     from cudal2.build.artifact import BuiltKernel
-    from cudal2.build.pool import build_all
     from cudal2.codegen import build_key
 
-    requests = [(config, problem.acc, problem.layout) for config in configs]
-    results = build_all(requests, runner.cache, runner.toolchain)
+    results = runner.build([(config, problem) for config in configs])
     candidates = []
     for config in configs:
         result = results[build_key(config, problem.acc, problem.layout)]

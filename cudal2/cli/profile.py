@@ -1,4 +1,4 @@
-"""``cudal2 profile``: hardware counters of a shape's kernels, read by Nsight Compute and kept beside the records."""
+"""``cudal2 profile``: hardware counters of kernels, read by Nsight Compute and kept beside the records."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 _EPILOG = """examples:
   cudal2 profile --mnk 64_4096_64                                  what the table runs there
+  cudal2 profile --shapes-file record32 --out runs/counters        what it runs on each of these
   cudal2 profile --mnk 64_4096_64 --config 64x32x64_s2_coop1_c2x1_k1_tma_o1_m1 --baseline cublaslt
 
 Counters are those of one launch that runs alone on flushed caches at free clocks. They explain a time and are none:
@@ -31,9 +32,9 @@ _SHOWN = ("l2_hit_rate", "l2_throughput", "dram_throughput", "tensor_active", "o
 def add(commands: Any) -> argparse.ArgumentParser:
     """Registers the command."""
     parser: argparse.ArgumentParser = commands.add_parser(
-        "profile", help="hardware counters of a shape's kernels (Nsight Compute)", description=__doc__, epilog=_EPILOG
+        "profile", help="hardware counters of kernels (Nsight Compute)", description=__doc__, epilog=_EPILOG
     )
-    parser.add_argument("--mnk", required=True, metavar="M_N_K", help="the shape, for example 64_4096_64")
+    shared.add_shapes(parser)
     shared.add_kind(parser)
     parser.add_argument(
         "--config", action="append", metavar="NAME|JSON", help="instead of the table's; may be repeated"
@@ -58,11 +59,12 @@ def run(arguments: argparse.Namespace) -> int:
     """Runs the command."""
     from cudal2.settings import load_bench
 
-    problem = Problem.parse(arguments.mnk, arguments.acc, arguments.layout)
+    problems = shared.problems(arguments)
     settings = load_bench(arguments.bench)
-    given = list(dict.fromkeys(legal(shared.config(text), problem) for text in arguments.config or ()))
+    named = [shared.config(text) for text in arguments.config or ()]
+    given = list(dict.fromkeys(legal(config, problem) for problem in problems for config in named))
     require_gpu(arguments.device)
-    from cudal2.bench.counters import LaunchRequest, profile
+    from cudal2.bench.counters import LaunchRequest, Work, profile
     from cudal2.bench.ncu import Ncu
     from cudal2.records.counters import append_profiles
     from cudal2.records.shards import RecordLog
@@ -70,16 +72,18 @@ def run(arguments: argparse.Namespace) -> int:
     from cudal2.space.space import SearchSpace
 
     tool = Ncu.find()
-    baseline = arguments.baseline is not None
-    device, cache = arguments.device, shared.build_cache(arguments)
+    baseline, device = arguments.baseline is not None, arguments.device
+    cache = shared.build_cache(arguments)
     # Closed before the tool runs: the worker's own context would share the GPU with what is profiled.
     with LocalRunner(SearchSpace(), settings=settings, device_index=device, cache=cache) as runner:
         environment = runner.fingerprint()
-        configs = given or _from_table(arguments, problem, environment, baseline)
-        candidates = built(configs, problem, runner) if configs else []
-    contestants = counted(len(candidates) + baseline, "kernel")
-    note(f"Nsight Compute {tool.version} on {environment.gpu}: {contestants}, each launched alone on flushed caches")
-    profiles = profile(LaunchRequest(problem, tuple(candidates), settings, baseline, device), tool)
+        chosen = dict.fromkeys(problems, given) if given else _from_table(arguments, problems, environment)
+        runner.build((config, problem) for problem, configs in chosen.items() for config in configs)
+        work = [Work(p, tuple(built(configs, p, runner)) if configs else ()) for p, configs in chosen.items()]
+    request = LaunchRequest(tuple(work), settings, baseline, device)
+    kernels = counted(request.contestants, "kernel")
+    note(f"Nsight Compute {tool.version} on {environment.gpu}: {kernels}, each launched alone on flushed caches")
+    profiles = profile(request, tool)
     with RecordLog(arguments.out, environment, {"tool": f"Nsight Compute {tool.version}"}) as log:
         append_profiles(log, profiles)
     _print(profiles, arguments.json)
@@ -88,25 +92,30 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _from_table(
-    arguments: argparse.Namespace, problem: Problem, environment: Fingerprint, baseline: bool
-) -> list[KernelConfig]:
-    """What the table runs; nothing where it runs a library and the library is what was asked for.
+    arguments: argparse.Namespace, problems: list[Problem], environment: Fingerprint
+) -> dict[Problem, list[KernelConfig]]:
+    """What the table runs on each shape; of several shapes, those where it runs a library are left out.
 
     Raises:
-        NothingValidError: It has no kernel of ours for the shape.
+        NothingValidError: It has no kernel of ours for any, and the library alone was not asked for.
     """
     from cudal2.table import Device, KernelTable
 
-    table = KernelTable.load(arguments.table, Device.from_fingerprint(environment), problem.acc, problem.layout)
-    entry = table.best(problem.m, problem.n, problem.k)
-    if entry is not None and entry.config is not None:
-        note(f"{entry.config.name}, from the table's {entry.mnk}")
-        return [entry.config]
-    found = f"the table has {entry.baseline}" if entry is not None else "the table has nothing near"
-    if not baseline:
-        raise NothingValidError(f"{problem.mnk}: {found}: give --config, or --baseline cublaslt")
-    note(f"{found}: the baseline alone is profiled")
-    return []
+    kind = problems[0]
+    table = KernelTable.load(arguments.table, Device.from_fingerprint(environment), kind.acc, kind.layout)
+    chosen: dict[Problem, list[KernelConfig]] = {}
+    for problem in problems:
+        entry = table.best(problem.m, problem.n, problem.k)
+        if entry is not None and entry.config is not None:
+            note(f"{problem.mnk}: {entry.config.name}, from the table's {entry.mnk}")
+            chosen[problem] = [entry.config]
+        else:
+            note(f"{problem.mnk}: the table has {entry.baseline if entry is not None else 'nothing near'}")
+    if not chosen and arguments.baseline and len(problems) == 1:
+        return {problems[0]: []}
+    if not chosen:
+        raise NothingValidError("the table runs no kernel of ours there: give --config, or --baseline with one shape")
+    return chosen
 
 
 def _print(profiles: list[Profile], as_json: bool) -> None:
@@ -117,5 +126,6 @@ def _print(profiles: list[Profile], as_json: bool) -> None:
     for profile in profiles:
         counters = profile.counters
         shares = [None if (value := getattr(counters, name)) is None else f"{value:.1%}" for name in _SHOWN]
-        rows.append((profile.name, *shares, counters.registers, counters.waves, counters.duration_us))
-    print_table(("kernel", *_SHOWN, "registers", "waves", "duration_us"), rows)
+        registers = None if counters.registers is None else round(counters.registers)
+        rows.append((profile.problem.mnk, profile.name, *shares, registers, counters.waves, counters.duration_us))
+    print_table(("shape", "kernel", *_SHOWN, "registers", "waves", "duration_us"), rows)
