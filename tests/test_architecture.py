@@ -39,7 +39,13 @@ NO_TORCH = [
 ]
 
 #: Where anything may be raised by what we run, and must become one line: child processes, compilers in Python.
-EDGES = ("cudal2/bench/contestants.py", "cudal2/bench/isolation.py", "cudal2/build/child.py", "cudal2/build/nvrtc.py")
+EDGES = (
+    "cudal2/bench/contestants.py",
+    "cudal2/bench/foreign/child.py",
+    "cudal2/bench/isolation.py",
+    "cudal2/build/child.py",
+    "cudal2/build/nvrtc.py",
+)
 
 _BLOCKED_IMPORT = """
 import sys

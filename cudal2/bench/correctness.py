@@ -6,7 +6,7 @@ The truth is fp64 arithmetic, never a GPU library's fp16 path. Runs on tensors o
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import torch
@@ -27,7 +27,7 @@ _FP32_CONSTANT = 8
 _FP16_SIGMAS = 6.0
 _CHUNK_ELEMENTS = 2**26
 _GUARD_ELEMENTS = 4_096
-_EXACT, _REVEALING = 0, 1
+_BOTH = (0, 1)
 _SAMPLE_ROWS = 16
 _SAMPLE_B_ELEMENTS = 2**25
 
@@ -132,23 +132,49 @@ class Checks:
         problem: What is computed.
         device: Where.
         seed: Seed of the data.
+        allocate: Where the buffers come from, as for :class:`BufferSets`; answers stay in torch's memory.
 
     Contestants that are to be checked are bound to :attr:`sets`.
     """
 
-    def __init__(self, problem: Problem, device: torch.device | str, seed: int) -> None:
+    def __init__(
+        self,
+        problem: Problem,
+        device: torch.device | str,
+        seed: int,
+        allocate: Callable[[tuple[int, int]], torch.Tensor] | None = None,
+    ) -> None:
         """Draws the data and computes the answers."""
-        self.sets = BufferSets(problem, 2, device, seed, _GUARD_ELEMENTS)
-        generator = torch.Generator(device).manual_seed(seed)
+        self.sets = BufferSets(problem, 2, device, seed, _GUARD_ELEMENTS, allocate)
+        self.draw(seed)
+
+    def draw(self, seed: int, swapped: bool = False) -> None:
+        """New data and answers in the same buffers; ``swapped`` exchanges the buffers of the two kinds."""
+        self._exact, self._revealing = (1, 0) if swapped else (0, 1)
+        problem = self.sets.problem
+        generator = torch.Generator(self.sets.a(0).device).manual_seed(seed)
         ones = zero_one(problem, generator)
         self._expected = (ones.a.float() @ ones.b.float()).half()
-        self._store(_EXACT, ones)
+        self._store(self._exact, ones)
         revealed = revealing(problem, generator)
-        self._store(_REVEALING, revealed)
+        self._store(self._revealing, revealed)
         self._reference, self._bound = _by_rows(revealed, problem.acc)
-        self._a = torch.stack([self.sets.a(index) for index in (_EXACT, _REVEALING)])
-        self._b = torch.stack([self.sets.b(index) for index in (_EXACT, _REVEALING)])
         _refuse_degenerate(self._reference)
+        self._remember()
+
+    def flip(self, seed: int) -> None:
+        """Changes one element of the 0/1 data's A and one of its B: the least change, which a digest may miss."""
+        host = torch.Generator().manual_seed(seed)
+        a, b = self.sets.a(self._exact), as_math(self.sets.b(self._exact), self.sets.problem.layout)
+        for matrix in (a, b):
+            row, column = (int(torch.randint(0, size, (), generator=host)) for size in matrix.shape)
+            matrix[row, column] = 1.0 - matrix[row, column]
+        self._expected = (a.float() @ b.float()).half()
+        self._remember()
+
+    def _remember(self) -> None:
+        self._a = torch.stack([self.sets.a(index) for index in _BOTH])
+        self._b = torch.stack([self.sets.b(index) for index in _BOTH])
 
     @property
     def bytes(self) -> int:
@@ -162,12 +188,12 @@ class Checks:
         The caller's current stream must be ``stream``.
         """
         self.sets.poison()
-        contestant.launch(_EXACT, stream)
-        contestant.launch(_REVEALING, stream)
-        exact = compare_exact(self.sets.c(_EXACT), self._expected)
+        contestant.launch(self._exact, stream)
+        contestant.launch(self._revealing, stream)
+        exact = compare_exact(self.sets.c(self._exact), self._expected)
         if not exact.ok:
             return CheckResult(False, None, f"0/1 data: {exact.reason}")
-        close = compare(self.sets.c(_REVEALING), self._reference, self._bound)
+        close = compare(self.sets.c(self._revealing), self._reference, self._bound)
         if not close.ok:
             return CheckResult(False, close.max_error, f"revealing data: {close.reason}")
         broken = self.sets.broken_red_zone() or self._changed_input()
@@ -180,7 +206,7 @@ class Checks:
     def _changed_input(self) -> str:
         """Which operands are not what they were; put right again for the next contestant."""
         changed: dict[str, None] = {}
-        for index in (_EXACT, _REVEALING):
+        for index in _BOTH:
             for name, now, before in (("A", self.sets.a(index), self._a), ("B", self.sets.b(index), self._b)):
                 if not torch.equal(now, before[index]):
                     now.copy_(before[index])

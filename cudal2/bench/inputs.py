@@ -6,6 +6,7 @@ Decides what the data is and where it lies; what a right answer is belongs to ``
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import numpy as np
 import torch
@@ -46,26 +47,35 @@ class BufferSets:
         device: Where they live.
         seed: Seed of the data; equal seeds give equal data on equal devices.
         guard_elements: Red zone before and after each C, for checks; none for timing.
+        allocate: Makes fp16 tensors of a shape; torch's allocator by default.
 
     Raises:
         torch.OutOfMemoryError: They do not fit.
     """
 
     def __init__(
-        self, problem: Problem, count: int, device: torch.device | str, seed: int = 0, guard_elements: int = 0
+        self,
+        problem: Problem,
+        count: int,
+        device: torch.device | str,
+        seed: int = 0,
+        guard_elements: int = 0,
+        allocate: Callable[[tuple[int, int]], torch.Tensor] | None = None,
     ) -> None:
         """Allocates and fills."""
         self.problem = problem
         self.count = count
         self._guard = _pitch(guard_elements)
-        generator = torch.Generator(device).manual_seed(seed)
+        make = allocate or (lambda shape: torch.empty(shape, dtype=torch.float16, device=device))
         sizes = (problem.m * problem.k, problem.k * problem.n, 2 * self._guard + problem.m * problem.n)
-        self._a, self._b, self._c = (
-            torch.empty((count, _pitch(size)), dtype=torch.float16, device=device) for size in sizes
-        )
+        self._a, self._b, self._c = (make((count, _pitch(size))) for size in sizes)
+        self.draw(torch.Generator(device).manual_seed(seed))
+        self.poison()
+
+    def draw(self, generator: torch.Generator) -> None:
+        """Fills every A and B anew, in place."""
         self._a.normal_(generator=generator)
         self._b.normal_(generator=generator)
-        self.poison()
 
     @property
     def bytes(self) -> int:

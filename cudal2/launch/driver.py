@@ -98,15 +98,17 @@ class Graph:
     Args:
         stream: Handle of a stream that is not the legacy default stream.
         enqueue: Launches on that stream; must neither synchronise nor allocate.
+        strict: Whether the driver refuses what may synchronise or allocate, for code that is not ours.
 
     Raises:
         LaunchError: Something enqueued cannot be captured.
     """
 
-    def __init__(self, stream: int, enqueue: Callable[[], None]) -> None:
+    def __init__(self, stream: int, enqueue: Callable[[], None], strict: bool = False) -> None:
         """Captures, instantiates and uploads."""
         # Relaxed: a library may query the device while it is captured; nothing else runs in this process.
-        mode = cuda.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED
+        modes = cuda.CUstreamCaptureMode
+        mode = modes.CU_STREAM_CAPTURE_MODE_GLOBAL if strict else modes.CU_STREAM_CAPTURE_MODE_RELAXED
         check(cuda.cuStreamBeginCapture(stream, mode), "cuStreamBeginCapture")
         try:
             enqueue()
