@@ -10,7 +10,6 @@ from cudal2.errors import RecordError
 from cudal2.problem import Problem
 from cudal2.records.latency import (
     KIND,
-    STATES,
     Latency,
     compare_latencies,
     group_servings,
@@ -18,7 +17,7 @@ from cudal2.records.latency import (
     shipped_latencies,
     summaries,
 )
-from cudal2.records.measurement import Status
+from cudal2.records.measurement import STATES, Status
 from cudal2.records.shards import RecordLog, read_shards
 
 PROBLEM = Problem(64, 4096, 64)

@@ -6,10 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from cudal2.bench import autotune, correctness, inputs, judge
+from cudal2.bench import autotune, correctness, inputs, judge, server, server_device, traffic
+from cudal2.bench.traffic import Traffic
+from cudal2.cli import eval_server
 from cudal2.cli.main import parser
 from cudal2.problem import Problem
+from cudal2.records.latency import MOST_LOAD
 from cudal2.records.measurement import PROTOCOL_VERSION
+from cudal2.runners import servings
 from cudal2.settings import BenchSettings
 
 ROOT = Path(__file__).parents[1]
@@ -50,6 +54,19 @@ def test_the_version_is_the_one_in_every_record():
         f"already {autotune._HOPELESS:g}x the best so far",
         f"red zones of {correctness._GUARD_ELEMENTS:,} elements",
         f"and {correctness._SAMPLE_ROWS} rows of one of them",
+        f"`--target_qps` [{eval_server.DEFAULT_QPS:g}] from a seed, in [{Traffic().blocks}] blocks",
+        f"from {traffic.REQUESTS[0]} to {traffic.REQUESTS[1]}",
+        f"Above {MOST_LOAD:.0%} of the time".replace("%", " %"),
+        f"a buffer of {server_device.FLUSH_L2_MULTIPLE:g} L2 sizes is read after each request, if "
+        f"{server_device.FLUSH_US:g} us",
+        f"half the L2, from {server_device.WARM_SETS[0]} to {server_device.WARM_SETS[1]}",
+        f"{server_device.LOAD_BYTES >> 20} MiB are copied onto another {server_device.LOAD_BYTES >> 20} MiB in slices "
+        f"of {server_device.LOAD_BYTES // server_device.LOAD_SLICES >> 20} MiB, "
+        f"{('', 'one', 'two', 'three')[server_device.LOAD_DEPTH]} graphs of "
+        f"{server_device.LOAD_PASSES * server_device.LOAD_SLICES} copies",
+        f"never in the last {server_device.LOAD_GUARD_US:g} us",
+        f"of at most {('', 'one', 'two')[servings.FINALISTS]}",
+        f"preceded by {('', '', '', '', '', 'five')[server._WARMUP_REQUESTS]} requests at once",
     ],
 )
 def test_the_page_states_the_defaults(said):
@@ -67,6 +84,6 @@ def test_its_files_and_commands_exist():
     for name in re.findall(r"`((?:bench|records|cudal2|configs|tests|scripts)/[\w/.]+\.\w+)`", PAGE):
         assert (ROOT / name).exists() or (ROOT / "cudal2" / name).exists(), name
     lines = re.findall(r"^python -m cudal2 (.*)$", PAGE, re.MULTILINE)
-    assert len(lines) == 2
+    assert len(lines) == 3
     for line in lines:
         parser().parse_args(shlex.split(line, comments=True))

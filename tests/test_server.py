@@ -21,8 +21,8 @@ from cudal2.build.host import COMPILERS, compile_shared
 from cudal2.errors import UsageError, WorkerError
 from cudal2.launch.driver import LaunchError
 from cudal2.problem import Problem
-from cudal2.records.latency import STATES, group_servings
-from cudal2.records.measurement import Status
+from cudal2.records.latency import group_servings
+from cudal2.records.measurement import STATES, Status
 from cudal2.settings import BenchSettings
 
 PROBLEM = Problem(16, 24, 64)

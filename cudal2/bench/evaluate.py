@@ -21,6 +21,7 @@ from cudal2.errors import EnvironmentProblemError, NothingValidError, WrongResul
 from cudal2.floor import floor_us
 from cudal2.problem import Problem
 from cudal2.records.finals import BASELINES, Comparison, Final, group_finals
+from cudal2.records.latency import Latency
 from cudal2.records.measurement import PROTOCOL_VERSION, Measurement, Status
 from cudal2.records.speedup_csv import csv_text
 from cudal2.settings import BenchSettings
@@ -141,7 +142,7 @@ def evaluate(
     return Evaluation(problem, judgement.rows, set_aside, settings, request.rounds, judgement.selection)
 
 
-def refuse_wrong(rows: Iterable[Measurement]) -> None:
+def refuse_wrong(rows: Iterable[Measurement | Latency]) -> None:
     """A wrong kernel of ours is an error; a wrong library is a row.
 
     Raises:
@@ -245,14 +246,14 @@ def write(evaluation: Evaluation, base_dir: Path, environment: Mapping[str, Any]
         files[f"{stem}_pdl_{'on' if final.pdl else 'off'}.csv"] = csv_text([final])
     try:
         base_dir.mkdir(parents=True, exist_ok=True)
-        return [_write_new(base_dir / name, text) for name, text in files.items()]
+        return [write_new(base_dir / name, text) for name, text in files.items()]
     except OSError as error:
         raise EnvironmentProblemError(
             f"cannot write to {base_dir} ({error.strerror}): choose another --base_dir"
         ) from error
 
 
-def _write_new(path: Path, text: str) -> Path:
+def write_new(path: Path, text: str) -> Path:
     """``name.ext``, or ``name.2.ext`` and so on if that exists; the open itself decides, so no two processes clash."""
     number = 1
     while True:

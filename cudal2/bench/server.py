@@ -40,8 +40,8 @@ from cudal2.bench.worker import Worker
 from cudal2.build.artifact import BuiltKernel
 from cudal2.errors import first_line
 from cudal2.problem import Layout, Problem
-from cudal2.records.latency import EMPTY, Latency, State
-from cudal2.records.measurement import Status
+from cudal2.records.latency import EMPTY, Latency
+from cudal2.records.measurement import State, Status
 from cudal2.settings import BenchSettings
 from cudal2.space.config import KernelConfig
 

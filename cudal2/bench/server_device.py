@@ -13,7 +13,7 @@ from cudal2.bench.inputs import set_bytes
 from cudal2.bench.native import DRIVER, Between, NativeClient, Operands, Submitter, driver_function, launch_submitter
 from cudal2.launch.driver import Graph, check
 from cudal2.launch.empty import EmptyKernel
-from cudal2.records.latency import State
+from cudal2.records.measurement import State
 
 #: L2 sizes that the flush of idle_cold reads.
 FLUSH_L2_MULTIPLE = 2.0

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from cudal2 import floor
 from cudal2.errors import UsageError
 from cudal2.problem import Problem
-from cudal2.records.latency import STATES, State
+from cudal2.records.measurement import STATES, State
 
 #: Requests per block: fewer have no median worth the name, more only add to p99.
 REQUESTS = (10, 400)

@@ -21,12 +21,12 @@ from cudal2.errors import Cudal2Error, EnvironmentProblemError
 from cudal2.paths import cache_dir, configs_dir, data_dir, kernels_dir
 
 _EPILOG = """jobs: table (read tables), replay (train, no GPU), build (compile kernels), gpu (measure),
-      profile (counters, on top of gpu), report (plots)
+      server (eval --mode server) and profile (counters), on top of gpu; report (plots)
 examples:
   cudal2 doctor                 everything; exit code 2 only if the jobs that need no GPU cannot run
   cudal2 doctor --need gpu      what measuring needs; exit code 2 unless this machine can"""
 
-JOBS = ("table", "replay", "build", "gpu", "profile", "report")
+JOBS = ("table", "replay", "build", "gpu", "server", "profile", "report")
 
 
 @dataclass(frozen=True)
@@ -100,6 +100,7 @@ def examine(arch: Any) -> list[Check]:
         _package("cuda-core", "cuda.core", ("build", "gpu"), pip_install("build")),
         _guarded("NVRTC and headers", ("build", "gpu"), pip_install("build"), lambda: _toolchain(arch)),
         _guarded("build cache", ("build", "gpu"), "set CUDAL2_CACHE_DIR to a directory you can write", _cache),
+        _guarded("C compiler", ("server",), "install one, for example `apt install gcc`, or set CC", _c_compiler),
         _gpu(),
         _torch_cuda(),
         _package("nvmath-python", "nvmath", ("gpu",), pip_install("cuda")),
@@ -163,6 +164,12 @@ def _toolchain(arch: Any) -> str:
 
     toolchain = Toolchain.detect(arch)
     return f"NVRTC {toolchain.nvrtc_version}"
+
+
+def _c_compiler() -> str:
+    from cudal2.build.host import describe_compiler
+
+    return describe_compiler()
 
 
 def _cache() -> str:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cudal2.cli import arguments as shared
+from cudal2.cli import eval_server
 from cudal2.cli.backend import require_gpu
 from cudal2.cli.candidates import built, legal
 from cudal2.cli.output import note, print_json, print_table
@@ -22,6 +23,7 @@ _EPILOG = """examples:
   ./eval_one_file.sh --mnk 64_4096_64 --acc_precise fp32 --device_type h200 --warmup_seconds 5 \\
       --benchmark_seconds 10 --base_dir ./results --gpu_device_id 0 --mode offline
   cudal2 eval --mnk 64_4096_64 --config 64x32x64_s2_coop1_c2x1_k1_tma_o1_m1
+  cudal2 eval --mnk 64_4096_64 --mode server --target_qps 1000
 
 Writes JSON with every raw time, and the CUDA-L2 columns as CSV, into --base_dir; deletes and replaces nothing.
 Prints, and keeps in the JSON, the command that measures the same kernels again.
@@ -53,7 +55,7 @@ def add(commands: Any) -> argparse.ArgumentParser:
     parser.add_argument("--base_dir", type=Path, default=Path("results"), metavar="DIR", help="where results go")
     parser.add_argument("--gpu_device_id", type=shared.index, default=0, metavar="N", help="which GPU (default 0)")
     parser.add_argument("--mode", choices=("offline", "server"), default="offline", help="back to back, or arrivals")
-    parser.add_argument("--target_qps", type=float, metavar="Q", help="with server: mean arrivals per second")
+    eval_server.add_arguments(parser)
     parser.add_argument(
         "--config", action="append", metavar="NAME|JSON", help="instead of the table's; may be repeated"
     )
@@ -96,9 +98,10 @@ def run(arguments: argparse.Namespace) -> int:
 
     problem = Problem.parse(arguments.mnk, arguments.acc_precise, arguments.layout)
     settings = load_bench(arguments.bench)
-    if arguments.mode == "server":
-        raise UsageError("--mode server is not available in this version; use --mode offline")
     given = [legal(shared.config(text), problem) for text in arguments.config or ()]
+    if arguments.mode == "server":
+        return eval_server.run(arguments, problem, settings, given, _from_table)
+    eval_server.refuse_arguments(arguments)
     require_gpu(arguments.gpu_device_id)
     from cudal2.bench.evaluate import evaluate, reproduce_command, to_dict, write
     from cudal2.bench.rounds import RoundLimits

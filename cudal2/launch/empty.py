@@ -9,7 +9,7 @@ from cuda.bindings import driver as cuda
 from cudal2.launch.driver import Module
 
 #: PTX, which the driver compiles: this must run where there is no compiler of ours.
-_PTX = b".version 8.0\n.target sm_90\n.address_size 64\n.visible .entry empty()\n{\n    ret;\n}\n\0"
+_PTX = b".version 7.0\n.target sm_80\n.address_size 64\n.visible .entry empty()\n{\n    ret;\n}\n\0"
 
 
 class EmptyKernel:

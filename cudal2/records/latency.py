@@ -12,20 +12,17 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Literal, TypeAlias, get_args
+from typing import Any, TypeAlias
 
 import numpy as np
 
 from cudal2.paths import data_dir
 from cudal2.problem import Problem
 from cudal2.records.finals import BASELINES, Comparison, compare, names_of
-from cudal2.records.measurement import Status
+from cudal2.records.measurement import STATES, State, Status
 from cudal2.records.shards import Rows, read_rows
 from cudal2.space.config import KernelConfig
 
-#: idle_cold: nothing of the operands in the L2. warm: as much as fits. loaded: copies on another stream all the while.
-State = Literal["idle_cold", "warm", "loaded"]
-STATES: tuple[State, ...] = get_args(State)
 #: A launch of a kernel that does nothing, served like every other contestant.
 EMPTY = "empty"
 #: Above this share of the time spent serving, arrivals wait for each other.

@@ -15,6 +15,10 @@ SCHEMA_VERSION = 1
 PROTOCOL_VERSION = 1
 
 Mode = Literal["offline", "server"]
+#: What a request of server mode finds. idle_cold: none of its operands in the L2. warm: as much of them as fits.
+#: loaded: copies running on another stream.
+State = Literal["idle_cold", "warm", "loaded"]
+STATES: tuple[State, ...] = get_args(State)
 
 
 class Status(str, Enum):

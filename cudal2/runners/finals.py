@@ -99,7 +99,7 @@ def run_finals(
         seconds: Wall time after which no batch begins.
         clock: Source of monotonic seconds.
     """
-    built = _build(pool, plan)
+    built = build_plan(pool, plan)
     judged: list[Problem] = []
     failed: dict[Problem, str] = {}
     started = clock()
@@ -123,7 +123,7 @@ def run_finals(
     return Outcome(tuple(judged), failed, ())
 
 
-def _build(pool: BuildPool, plan: Plan) -> dict[tuple[Problem, KernelConfig], BuiltKernel]:
+def build_plan(pool: BuildPool, plan: Plan) -> dict[tuple[Problem, KernelConfig], BuiltKernel]:
     """Cubins of the plan; a configuration without one is logged and left out."""
     requests = {
         (problem, config): (config, problem.acc, problem.layout) for problem, configs in plan for config in configs

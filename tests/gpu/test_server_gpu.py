@@ -24,7 +24,8 @@ from cudal2.build.artifact import BuiltKernel  # noqa: E402
 from cudal2.build.host import compile_shared  # noqa: E402
 from cudal2.launch.driver import context_fault  # noqa: E402
 from cudal2.problem import Problem  # noqa: E402
-from cudal2.records.latency import STATES, group_servings  # noqa: E402
+from cudal2.records.latency import group_servings  # noqa: E402
+from cudal2.records.measurement import STATES  # noqa: E402
 from cudal2.settings import BenchSettings  # noqa: E402
 from cudal2.space.config import KernelConfig  # noqa: E402
 
@@ -136,7 +137,7 @@ def test_every_contestant_serves_every_state(library, built):
     for serving in servings.values():
         assert {"cublaslt_auto", "cublaslt_heuristic", "cublas", "torch"} <= set(serving.baselines)
         # A product takes longer than nothing, and Python longer than C.
-        assert serving.empty.quantile_us(0.5) < serving.ours.quantile_us(0.5) < 100.0
+        assert serving.empty.quantile_us(0.5) < serving.ours.quantile_us(0.5) < 500.0
         assert statistics.median(serving.baseline("torch").host_us) > statistics.median(serving.ours.host_us)
         assert 0.2 < serving.against("cublaslt_auto").p50.ratio < 5.0
     cold, warm, loaded = (servings[state].ours.device_median_us for state in STATES)
