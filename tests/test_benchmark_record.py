@@ -49,7 +49,7 @@ def test_a_run_is_kept_with_command_date_and_machine_and_printed_as_asked(tmp_pa
 
 
 def test_a_recorded_command_names_no_place_of_the_machine():
-    argv = ["scripts/bench_x.py", "--out", "/a/b.json", "--cache-dir=/c", "--steps", "4", "--json"]
+    argv = ["scripts/bench_x.py", "--out", "/a/b.json", "--cache-dir=/c", "--records", "/d", "--steps", "4", "--json"]
     assert command(argv) == "python scripts/bench_x.py --steps 4"
 
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import logging
+import math
 import os
 import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -92,6 +94,15 @@ class Clocks:
     def __init__(self, device_index: int) -> None:
         """Finds the GPU by UUID, since NVML's order is not CUDA's."""
         self._handle = _nvml_handle(device_index)
+        self._recent = ClockSample()
+        self._read_at = -math.inf
+
+    def recent(self, max_age_s: float) -> ClockSample:
+        """The last sample if it is no older than that, else a new one: NVML may take as long as a measurement."""
+        if time.monotonic() - self._read_at > max_age_s:
+            self._recent = self.sample()
+            self._read_at = time.monotonic()
+        return self._recent
 
     def sample(self) -> ClockSample:
         """Clock, power, temperature and throttle reasons now."""

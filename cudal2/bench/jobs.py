@@ -31,6 +31,8 @@ from cudal2.space.config import KernelConfig
 #: Share of device memory that problems waiting for more candidates may keep.
 _CONTEXT_SHARE = 0.4
 _KERNELS_KEPT = 128
+#: The oldest clocks that a search step may carry; clocks, power and temperature change more slowly.
+_CLOCKS_AGE_S = 0.2
 
 
 @dataclass(frozen=True)
@@ -160,7 +162,7 @@ class GpuSession:
             rng = random.Random(f"{settings.seed} {candidate.problem} {candidate.config.name}")
             timed = [graph, *([context.reference().graph] if reference else [])]
             times = interleave(timed, settings.replays, rng, last=0)
-            clocks = self.clocks.sample()
+            clocks = self.clocks.recent(_CLOCKS_AGE_S)
             status, reason = _verdict(context, graph, times[0], rng)
         finally:
             graph.close()

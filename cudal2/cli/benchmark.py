@@ -15,7 +15,7 @@ from cudal2.cli.output import note, print_json
 from cudal2.records.benchmark import Benchmark, processor
 
 #: Options that say where things are, not what is measured; a recorded command does without them.
-_PLACES = ("--out", "--cache-dir")
+_PLACES = ("--out", "--cache-dir", "--records")
 
 
 def add_output(parser: argparse.ArgumentParser) -> None:

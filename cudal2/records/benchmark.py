@@ -19,7 +19,7 @@ class Benchmark:
     """Figures, and where they come from.
 
     Attributes:
-        name: What was measured: ``build``, ``measure``, ``replay`` or ``search``.
+        name: What was measured: ``build``, ``measure``, ``judge``, ``repeat``, ``replay`` or ``search``.
         command: What to type to measure it again.
         utc: ISO time at the end.
         machine: GPU where one is measured, else processor and cores.

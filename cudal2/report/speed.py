@@ -42,6 +42,26 @@ def _all_cores_text(figures: Figures) -> str:
     return f"{figures['kernels']} in {figures['wall_s']:.1f} s on {figures['jobs']}{failed}"
 
 
+def _step_text(figures: Figures) -> str:
+    return f"{figures['overhead_ms']:.1f} ms, at most {figures['overhead_max_ms']:.1f}, {len(figures['steps'])} shapes"
+
+
+def _judgement_text(figures: Figures) -> str:
+    most = max(figures["alone_s"].values())
+    return (
+        f"{figures['each_s']:.1f} s each for {figures['judged']} shapes together; alone, process starts included, "
+        f"{figures['alone_median_s']:.1f} s, at most {most:.1f} s"
+    )
+
+
+def _repeat_text(figures: Figures) -> str:
+    return "; ".join(
+        f"{key}: {one['agree']} of {one['pairs']} pairs over {one['shapes']} shapes, at most"
+        f" {one['largest_disagreement']:.1%} apart, {one['reversed']} verdicts reversed"
+        for key, one in figures["columns"].items()
+    )
+
+
 BARS = (
     Bar("build", "compile: <= 1.5 s a kernel on one core", _one_core_text),
     Bar("build", "compile: >= 200 kernels in <= 60 s on 16 cores", _all_cores_text),
@@ -56,6 +76,9 @@ BARS = (
         "the training of `demo.sh`: <= 180 s on two cores",
         lambda it: f"{it['train_s']:.0f} s for {it['steps']:,} steps on one",
     ),
+    Bar("judge", "a full judgement, autotuning and all processes, of a shape under 100 us: <= 3 s", _judgement_text),
+    Bar("judge", "the judge's overhead in a search step, beyond timed kernels: <= 5 ms", _step_text),
+    Bar("repeat", "two complete runs of a shape agree within the printed interval", _repeat_text),
 )
 
 

@@ -1,0 +1,198 @@
+"""Measures the judge itself on this machine's GPU: a whole judgement, and what a search step costs beside its kernels.
+
+    python scripts/bench_judge.py [--shapes M_N_K ...] [--records DIR] [--profile] [--json] [--out FILE]
+
+A judgement is everything behind a figure: cuBLASLt tuned, ours selected, figures in fresh processes, of shapes under
+100 us whose kernels are built. It is timed for the shapes together, as `scripts/judge.py` runs them, and for each
+alone, as `cudal2 eval` does. A search step's overhead is its wall time, as the caller sees it, less what the
+candidate's and the reference's timed replays took on the device.
+"""
+
+from __future__ import annotations
+
+import argparse
+import cProfile
+import io
+import pstats
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from cudal2.bench.jobs import Candidate
+from cudal2.bench.judge import FinalRequest, run_final
+from cudal2.bench.timing import launches_for
+from cudal2.build.artifact import BuiltKernel
+from cudal2.build.pool import BuildPool
+from cudal2.cli import arguments as shared
+from cudal2.cli.benchmark import add_output, finish
+from cudal2.cli.main import guarded
+from cudal2.cli.output import note
+from cudal2.codegen import build_key
+from cudal2.errors import NothingValidError
+from cudal2.problem import Problem
+from cudal2.records.measurement import Measurement
+from cudal2.records.recording import bundled_recording, read_records
+from cudal2.records.shards import RecordLog
+from cudal2.runners.finals import best_configs, run_finals
+from cudal2.runners.local import LocalRunner
+from cudal2.settings import BenchSettings
+from cudal2.space.config import KernelConfig
+from cudal2.space.space import SearchSpace
+
+#: Of the recorded shapes, from 2.2 to 33 us by their floors.
+SHAPES = ("64_512_64", "64_4096_64", "256_1024_128", "1024_2048_1024", "512_4096_4096", "256_12288_4096")
+_TOP = 2
+
+
+def main() -> None:
+    """Judges, then searches a little, and prints what each cost."""
+    parser = shared.Parser(description=__doc__)
+    parser.add_argument("--shapes", nargs="+", default=list(SHAPES), metavar="M_N_K", help="recorded shapes")
+    parser.add_argument("--candidates", type=shared.positive, default=24, help="search steps per shape (default 24)")
+    parser.add_argument("--profile", action="store_true", help="say on stderr where the time of a search step goes")
+    parser.add_argument("--records", type=Path, metavar="DIR", help="keep every row there")
+    parser.add_argument("--device", type=shared.index, default=0, help="which GPU (default 0)")
+    shared.add_cache(parser)
+    add_output(parser)
+    arguments = parser.parse_args()
+    best = best_configs(read_records(bundled_recording()).measurements, _TOP)
+    problems = [Problem.parse(mnk) for mnk in arguments.shapes]
+    unknown = [problem.mnk for problem in problems if problem not in best]
+    if unknown:
+        raise NothingValidError(f"the recording has nothing for {', '.join(unknown)}: name shapes that it holds")
+    plan = {problem: best[problem] for problem in problems}
+    with tempfile.TemporaryDirectory() as scratch:
+        records = arguments.records or Path(scratch)
+        figures, machine = measured(arguments, plan, records)
+    finish("judge", figures, text(figures), arguments, machine)
+
+
+def measured(
+    arguments: argparse.Namespace, plan: Mapping[Problem, Sequence[KernelConfig]], records: Path
+) -> tuple[dict[str, Any], str]:
+    """The figures, and the GPU's name."""
+    settings, cache = BenchSettings(), shared.build_cache(arguments)
+    with (
+        LocalRunner(SearchSpace(), list(plan), settings=settings, device_index=arguments.device, cache=cache) as runner,
+        BuildPool(cache, runner.toolchain) as pool,
+    ):
+        fingerprint = runner.fingerprint()
+        built = build(pool, plan)
+        with RecordLog(records, fingerprint, {"command": "scripts/bench_judge.py"}) as log:
+            started = time.monotonic()
+            outcome = run_finals(runner.worker, pool, list(plan.items()), settings, log)
+            together_s = time.monotonic() - started
+            alone = {problem.mnk: alone_s(runner, problem, built[problem], settings, log) for problem in plan}
+        steps = [search_steps(runner, problem, arguments.candidates) for problem in plan]
+        if arguments.profile:
+            candidates = [Candidate(problem, config, kernel) for problem in plan for config, kernel in built[problem]]
+            note(runner.worker.call(profile_steps, candidates, settings))
+    judged = max(1, len(outcome.judged))
+    figures = {
+        "processes": settings.final_processes,
+        "rounds": settings.final_rounds,
+        "judged": len(outcome.judged),
+        "failed": len(outcome.failed),
+        "together_s": round(together_s, 2),
+        "each_s": round(together_s / judged, 2),
+        "alone_s": {mnk: round(seconds, 2) for mnk, seconds in alone.items()},
+        "alone_median_s": round(statistics.median(alone.values()), 2),
+        "overhead_ms": round(statistics.median(step["overhead_ms"] for step in steps), 1),
+        "overhead_max_ms": max(step["overhead_ms"] for step in steps),
+        "steps": steps,
+    }
+    return figures, fingerprint.gpu
+
+
+def build(
+    pool: BuildPool, plan: Mapping[Problem, Sequence[KernelConfig]]
+) -> dict[Problem, tuple[tuple[KernelConfig, BuiltKernel], ...]]:
+    """Every kernel of the plan, so that nothing compiles while it is timed."""
+    requests = [(config, problem.acc, problem.layout) for problem, configs in plan.items() for config in configs]
+    results = pool.build(requests)
+    found: dict[Problem, tuple[tuple[KernelConfig, BuiltKernel], ...]] = {}
+    for problem, configs in plan.items():
+        pairs = ((config, results[build_key(config, problem.acc, problem.layout)]) for config in configs)
+        found[problem] = tuple((config, result) for config, result in pairs if isinstance(result, BuiltKernel))
+    return found
+
+
+def alone_s(
+    runner: LocalRunner,
+    problem: Problem,
+    candidates: tuple[tuple[KernelConfig, BuiltKernel], ...],
+    settings: BenchSettings,
+    log: RecordLog,
+) -> float:
+    """Wall seconds of one judgement in processes of its own, their start included."""
+    runner.worker.close()
+    started = time.monotonic()
+    judgement = run_final(runner.worker, FinalRequest(problem, candidates, settings, (False, True)))
+    seconds = time.monotonic() - started
+    log.append((*judgement.selection, *judgement.rows))
+    return seconds
+
+
+def search_steps(runner: LocalRunner, problem: Problem, count: int) -> dict[str, Any]:
+    """What a step of a live search costs once its kernel is built and its shape brought up."""
+    configs = runner.space.sample(problem, np.random.default_rng(0), count)
+    runner.build([(config, problem) for config in configs])
+    runner.reference_us(problem)
+    runner.run(problem, configs[:1])
+    started = time.monotonic()
+    rows = runner.run(problem, configs)
+    each_ms = 1e3 * (time.monotonic() - started) / len(rows)
+    kernels = [kernel_ms(row) for row in rows if row.ok]
+    device_ms = statistics.mean(kernels) if kernels else 0.0
+    return {
+        "shape": problem.mnk,
+        "measured": len(rows),
+        "correct": len(kernels),
+        "each_ms": round(each_ms, 1),
+        "kernels_ms": round(device_ms, 1),
+        "overhead_ms": round(each_ms - device_ms, 1),
+    }
+
+
+def profile_steps(session: Any, candidates: Sequence[Candidate], settings: BenchSettings) -> str:
+    """Job: the functions that took the measurements' host time, by time of their own."""
+    for candidate in candidates:
+        session.measure(candidate, settings, True)
+    profile = cProfile.Profile()
+    profile.enable()
+    for candidate in candidates:
+        session.measure(candidate, settings, True)
+    profile.disable()
+    said = io.StringIO()
+    pstats.Stats(profile, stream=said).sort_stats("tottime").print_stats(30)
+    return f"{len(candidates)} search steps:{said.getvalue()}"
+
+
+def kernel_ms(row: Measurement) -> float:
+    """Device time of a row's timed replays and, at least, of the reference's beside them."""
+    ref_launches = launches_for(statistics.median(row.ref_times_us), BenchSettings().replay_ms)
+    return (sum(row.times_us) * row.launches + sum(row.ref_times_us) * ref_launches) / 1e3
+
+
+def text(figures: Mapping[str, Any]) -> str:
+    """A few lines for a reader."""
+    lines = ["  ".join(f"{key} {value}" for key, value in one.items()) for one in figures["steps"]]
+    alone = ", ".join(f"{mnk} {seconds:.2f}" for mnk, seconds in figures["alone_s"].items())
+    return "\n".join(
+        [
+            *lines,
+            f"judged {figures['judged']} shapes together in {figures['together_s']} s, {figures['each_s']} s each",
+            f"alone, process starts included, in s: {alone}",
+            f"a search step's overhead: {figures['overhead_ms']} ms, at most {figures['overhead_max_ms']} ms",
+        ]
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(guarded(main))
