@@ -1,6 +1,6 @@
 """Judges the best recorded configurations of each shape against every baseline on this machine's GPU.
 
-    python scripts/judge.py RECORDS... --out cudal2/data/finals [--top 2] [--minutes 9]
+    python scripts/judge.py RECORDS... --out cudal2/data/finals [--top 2] [--minutes 9] [--with quack,triton]
 
 Each of RECORDS is a .parquet recording or a directory of shards. Each shape's fastest configurations, per PDL setting,
 meet in one process; the best of them meets torch.matmul, cuBLAS and cuBLASLt in shuffled interleaved rounds of fresh
@@ -15,6 +15,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from cudal2.bench import contestants
 from cudal2.build.pool import BuildPool
 from cudal2.cli import arguments as shared
 from cudal2.cli.eval import PDL_COLUMNS
@@ -34,6 +35,7 @@ from cudal2.space.space import SearchSpace
 def main() -> None:
     """Plans, judges, says how it went."""
     arguments = parse()
+    contestants.require(arguments.optional)
     records = [row for path in arguments.records for row in read_records(path, allow_mixed=True).measurements]
     best = best_configs(records, arguments.top)
     done = (
@@ -57,7 +59,9 @@ def main() -> None:
         BuildPool(cache, runner.toolchain) as pool,
         RecordLog(arguments.out, runner.fingerprint(), {"command": "scripts/judge.py", "top": arguments.top}) as log,
     ):
-        outcome = run_finals(runner.worker, pool, plan, settings, log, columns, say, seconds)
+        outcome = run_finals(
+            runner.worker, pool, plan, settings, log, columns, say, seconds, optional=arguments.optional
+        )
     note(f"{len(outcome.judged)} judged, {len(outcome.failed)} failed, {len(outcome.left)} left for another run")
 
 
@@ -73,6 +77,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--bench", default="offline", help="how to time: YAML, or a name in configs/bench")
     parser.add_argument("--minutes", type=float, help="begin no batch of finals after this long")
     parser.add_argument("--device", type=int, default=0, help="which GPU (default 0)")
+    shared.add_optional(parser)
     shared.add_cache(parser)
     return parser.parse_args()
 

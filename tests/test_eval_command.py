@@ -15,6 +15,7 @@ from fabricated_recording import FINGERPRINT
 
 import cudal2.bench.evaluate as judged
 import cudal2.runners.local as local
+from cudal2.bench import contestants
 from cudal2.bench.evaluate import Evaluation
 from cudal2.bench.rounds import RoundLimits
 from cudal2.cli import eval as command
@@ -52,8 +53,11 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> dict[str, object]:
     def built(configs: list[KernelConfig], problem: Problem, runner: object):
         return [(config, None) for config in configs]
 
-    def evaluate(worker: object, problem: Problem, candidates: Sequence, settings: BenchSettings, pdl, limits, on_step):
-        seen.update(problem=problem, configs=[config for config, _ in candidates], pdl=pdl, limits=limits)
+    def evaluate(
+        worker: object, problem: Problem, candidates: Sequence, settings: BenchSettings, pdl, limits, on_step, optional
+    ):
+        configs = [config for config, _ in candidates]
+        seen.update(problem=problem, configs=configs, pdl=pdl, limits=limits, optional=optional)
         rows = final_rows(problem.mnk, 2.0, BASELINES, pdl=False) + final_rows(problem.mnk, 1.5, BASELINES, pdl=True)
         return Evaluation(problem, tuple(rows), (), settings, limits)
 
@@ -129,3 +133,19 @@ def test_a_place_that_cannot_be_written(asked, tmp_path: Path, capsys: pytest.Ca
     (tmp_path / "results").write_text("a file")
     assert call(tmp_path) == 2
     assert "--base_dir" in capsys.readouterr().err.splitlines()[-1]
+
+
+def test_optional_contestants_are_passed_on_and_repeated_in_the_command(
+    asked, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    installed = {"quack": object()}
+    monkeypatch.setattr(contestants.importlib.util, "find_spec", lambda name: installed.get(name))
+    assert call(tmp_path, "--with", "quack") == 0
+    assert asked["optional"] == ("quack",)
+    assert " --with quack" in capsys.readouterr().err
+    assert call(tmp_path, "--with", "quack,triton") == 2
+    assert capsys.readouterr().err == "error: --with triton needs a package: run `pip install triton`\n"
+    assert call(tmp_path, "--with", "quack", "--mode", "server") == 2
+    assert capsys.readouterr().err.startswith("error: --with is for --mode offline")
+    assert call(tmp_path, "--with", "quak") == 2
+    assert capsys.readouterr().err.startswith("error: --with quak: unknown; use quack or triton")

@@ -16,7 +16,7 @@ import pytest
 import torch
 
 from cudal2.bench import arena as arena_module
-from cudal2.bench import final
+from cudal2.bench import contestants, final
 from cudal2.bench import judge as judge_module
 from cudal2.bench.baselines import LibraryCall, NotSupportedError
 from cudal2.bench.correctness import Checks
@@ -200,6 +200,44 @@ def test_a_final_has_every_baseline_in_both_layouts_and_both_columns_of_ours(lay
     assert on.against("cublaslt_heuristic").ratio == pytest.approx(4.0)
     assert off.baseline("cublaslt_auto").contestant == "cublaslt_auto_nn"
     assert session.the_context.stopwatch.open == 0 and HostLibraries.closed == 3
+
+
+@dataclasses.dataclass(frozen=True)
+class HostQuack:
+    """An optional contestant's choice: plain values, bound wherever it is."""
+
+    problem: Problem
+    name = "quack_tn"
+    detail = "1.4 us, of=18"
+
+    def on(self, buffers):
+        return LibraryCall(self.name, self.detail, "tn", host_gemm(self.problem, "tn")).on(buffers)
+
+
+def test_optional_contestants_are_chosen_once_and_judged_like_the_others(monkeypatch):
+    problem = Problem(16, 24, 64)
+    chosen = []
+
+    def choose(tuner, buffers):
+        chosen.append(tuner)
+        return [HostQuack(buffers.sets.problem)]
+
+    monkeypatch.setitem(contestants.OPTIONAL, "quack", contestants.OptionalContestant("quack", "quack-kernels", choose))
+    request = FinalRequest(problem, ((CONFIG, BUILT),), SETTINGS, (False, True), optional=("quack",))
+    rows = judged(session_for(problem), pickle.loads(pickle.dumps(request)))
+    off, on = group_finals(rows)
+    assert off.against("quack").ratio == pytest.approx(1.4 / 1.6) and on.against("quack").ratio == pytest.approx(1.4)
+    assert off.baseline("quack").detail.startswith("1.4 us, of=18; ") and len(chosen) == 1
+    assert off.ours.ref_times_us == off.baseline("cublaslt_auto").times_us, "the reference stays cuBLASLt"
+    assert request.setup_deadline_s > dataclasses.replace(request, optional=()).setup_deadline_s
+
+
+def test_an_optional_contestant_with_nothing_to_enter_disturbs_nobody(monkeypatch):
+    problem = Problem(16, 24, 64)
+    nothing = contestants.OptionalContestant("quack", "quack-kernels", lambda tuner, buffers: [])
+    monkeypatch.setitem(contestants.OPTIONAL, "quack", nothing)
+    rows = judged(session_for(problem), FinalRequest(problem, ((CONFIG, BUILT),), SETTINGS, optional=("quack",)))
+    assert len(rows) == 8 and all(row.ok for row in rows)
 
 
 def test_each_column_selects_its_own_and_the_losers_are_kept_apart():

@@ -11,8 +11,9 @@ import pytest
 from fabricated_finals import CONFIG, final_rows, row
 from test_finals_run import FINGERPRINT, ScriptedPool, staged
 
+from cudal2.bench import contestants
 from cudal2.bench.judge import Judgement
-from cudal2.errors import RecordError
+from cudal2.errors import RecordError, UsageError
 from cudal2.records.shards import RecordLog, read_shards
 from cudal2.runners import finals as finals_module
 
@@ -59,6 +60,16 @@ def test_judges_the_best_of_each_shape_once(judge, monkeypatch, tmp_path, capsys
     assert "2 judged, 0 failed, 0 left" in said
     run(judge, monkeypatch, tmp_path / "records", "--out", out, "--top", "1")
     assert len(judge.requests) == 2, "what has a final is not judged again"
+
+
+def test_optional_contestants_are_asked_for_in_every_final(judge, monkeypatch, tmp_path):
+    with RecordLog(tmp_path / "records", FINGERPRINT) as log:
+        log.append([row("64_64_64", "sm90_ws", [3.0], config=CONFIG)])
+    monkeypatch.setattr(contestants.importlib.util, "find_spec", lambda name: object())
+    run(judge, monkeypatch, tmp_path / "records", "--out", tmp_path / "finals", "--with", "quack,triton")
+    assert [request.optional for request in judge.requests] == [("quack", "triton")]
+    with pytest.raises(UsageError, match="--with cutlass: unknown"):
+        run(judge, monkeypatch, tmp_path / "records", "--out", tmp_path / "finals", "--with", "cutlass")
 
 
 def test_several_records_are_judged_together_and_shapes_without_any_are_named(judge, monkeypatch, tmp_path, capsys):

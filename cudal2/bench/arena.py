@@ -206,10 +206,10 @@ def _offered(libraries: VendorLibraries, layout: Any) -> list[LibraryCall]:
         return []
 
 
-def tune(arena: DeviceArena, libraries: VendorLibraries) -> list[SavedCall]:
-    """cuBLASLt-AutoTuning: the fastest right algorithm of each layout."""
+def tuner(arena: DeviceArena) -> AutoTuner:
+    """Screens and compares calls on the arena's buffers."""
     settings = arena.context.settings
-    tuner = AutoTuner(
+    return AutoTuner(
         arena.context.stopwatch,
         arena.buffers,
         library_errors(),
@@ -219,6 +219,10 @@ def tune(arena: DeviceArena, libraries: VendorLibraries) -> list[SavedCall]:
         settings.seed,
         Exploration(settings.enumerated_results, settings.enumeration_s),
     )
+
+
+def tune(arena: DeviceArena, libraries: VendorLibraries) -> list[SavedCall]:
+    """cuBLASLt-AutoTuning: the fastest right algorithm of each layout."""
     calls = [call for layout in LAYOUTS for call in _offered(libraries, layout)]
-    chosen = [tuned.call for tuned in tuner.choose(calls, libraries.enumerated()).values()]
+    chosen = [tuned.call for tuned in tuner(arena).choose(calls, libraries.enumerated()).values()]
     return [saved for call in chosen if (saved := call.saved) is not None]

@@ -108,6 +108,7 @@ def evaluate(
     pdl: Sequence[bool] = (False, True),
     limits: RoundLimits | None = None,
     on_step: Callable[[str], None] = lambda step: None,
+    optional: Sequence[str] = (),
 ) -> Evaluation:
     """Checks the candidates, selects among the best of them, and judges those beside every baseline.
 
@@ -119,6 +120,7 @@ def evaluate(
         pdl: PDL columns wanted.
         limits: Rounds and seconds; the settings' rounds by default.
         on_step: Called with a few words after every check, one per candidate and column, and after the final.
+        optional: Names of optional contestants.
 
     Raises:
         WrongResultError: A candidate computed something wrong.
@@ -134,7 +136,7 @@ def evaluate(
     passed = _best(checked, candidates)
     if not passed:
         raise NothingValidError(f"{problem.mnk}: no candidate ran ({_causes(checked)})")
-    request = FinalRequest(problem, tuple(passed), settings, tuple(pdl), limits)
+    request = FinalRequest(problem, tuple(passed), settings, tuple(pdl), limits, tuple(optional))
     judgement = run_final(worker, request)
     on_step("final")
     refuse_wrong((*judgement.selection, *judgement.rows))

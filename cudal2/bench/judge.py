@@ -15,9 +15,9 @@ from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from cudal2.bench import final
-from cudal2.bench.arena import DeviceArena, baseline_entrants, call_entrants, our_entrants, restored, tune
-from cudal2.bench.baselines import SavedCall
+from cudal2.bench import contestants, final
+from cudal2.bench.arena import DeviceArena, baseline_entrants, call_entrants, our_entrants, restored, tune, tuner
+from cudal2.bench.baselines import Baseline, SavedCall
 from cudal2.bench.final import Contest, Entrant, contest
 from cudal2.bench.libraries import VendorLibraries
 from cudal2.bench.rounds import RoundLimits
@@ -35,6 +35,8 @@ logger = logging.getLogger(__name__)
 #: Check data, tuning and captures of the largest shapes; the rounds come on top.
 _SETUP_DEADLINE_S = 240.0
 _ROUND_DEADLINE_S = 20.0
+#: What each optional contestant may take to compile and tune when nothing of it is cached.
+_OPTIONAL_DEADLINE_S = 240.0
 #: Above this floor a run heats the chip to its power limit, and clocks fall until it is warm.
 _HEATING_FLOOR_US = 100.0
 #: In the free text of rows that a selection timed.
@@ -52,6 +54,7 @@ class FinalRequest:
         pdl: PDL columns; with both, ours runs in each and the baselines, which choose by themselves, count for both.
         limits: Rounds and seconds of the figure, the seconds shared by its processes; ``None`` takes the settings'
             ``final_rounds``.
+        optional: Names of optional contestants.
     """
 
     problem: Problem
@@ -59,6 +62,12 @@ class FinalRequest:
     settings: BenchSettings
     pdl: tuple[bool, ...] = (False,)
     limits: RoundLimits | None = None
+    optional: tuple[str, ...] = ()
+
+    @property
+    def setup_deadline_s(self) -> float:
+        """Seconds after which preparing it hangs, the rounds not counted."""
+        return _SETUP_DEADLINE_S + _OPTIONAL_DEADLINE_S * len(self.optional)
 
     @property
     def rounds(self) -> RoundLimits:
@@ -85,11 +94,13 @@ class Selection:
         ours: Configurations of ours, each in the PDL column it was chosen for.
         tuned: cuBLASLt's best algorithm of each layout.
         rows: Every candidate of ours in the selection's rounds, failures included; empty if there was no choice.
+        optional: What the optional contestants enter.
     """
 
     ours: tuple[Entrant, ...]
     tuned: tuple[SavedCall, ...]
     rows: tuple[Measurement, ...]
+    optional: tuple[Baseline, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -124,9 +135,10 @@ def select(session: Any, request: FinalRequest) -> Selection:
     arena = _arena(session, request, settings.replay_ms)
     ours = our_entrants(request.candidates, request.pdl)
     with _libraries(session, request) as libraries:
+        optional = tuple(contestants.choose(request.optional, tuner(arena), arena.buffers))
         tuned = tuple(tune(arena, libraries))
         if len(request.candidates) <= settings.finalists:
-            return Selection(tuple(ours), tuned, ())
+            return Selection(tuple(ours), tuned, (), optional)
         entrants = [*ours, *call_entrants(restored(libraries, tuned))]
         held = contest(entrants, arena, RoundLimits(settings.selection_rounds, seed=settings.seed))
     rows = [
@@ -136,7 +148,7 @@ def select(session: Any, request: FinalRequest) -> Selection:
         for row in final.rows(request.problem, [held])
         if row.config is not None
     ]
-    return Selection(choose(held, settings.finalists), tuned, tuple(rows))
+    return Selection(choose(held, settings.finalists), tuned, tuple(rows), optional)
 
 
 def choose(held: Contest, count: int) -> tuple[Entrant, ...]:
@@ -154,8 +166,8 @@ def figure(session: Any, request: FinalRequest, selection: Selection, limits: Ro
     """Job: the selected and every baseline in the rounds of one process."""
     arena = _arena(session, request, request.settings.final_replay_ms)
     with _libraries(session, request) as libraries:
-        entrants = [*selection.ours, *baseline_entrants(request.problem, libraries, selection.tuned)]
-        return contest(entrants, arena, limits)
+        baselines = baseline_entrants(request.problem, libraries, selection.tuned)
+        return contest([*selection.ours, *baselines, *call_entrants(selection.optional)], arena, limits)
 
 
 def _arena(session: Any, request: FinalRequest, replay_ms: float) -> DeviceArena:
@@ -193,7 +205,7 @@ def judge(
         selections: dict[FinalRequest, Selection] = {}
         for request in requests:
             try:
-                selections[request] = worker.call(select, request, deadline_s=_SETUP_DEADLINE_S)
+                selections[request] = worker.call(select, request, deadline_s=request.setup_deadline_s)
             except WorkerError as error:
                 yield Judgement(request, failure=str(error))
             else:
@@ -239,6 +251,6 @@ def _bring_up_together(worker: Worker, fresh: Sequence[Worker], request: FinalRe
 def _figure_in(process: Worker, request: FinalRequest, selection: Selection, number: int) -> Contest:
     limits = request.process_limits(number)
     spent_s = limits.warmup_s + (limits.benchmark_s or 0.0)
-    deadline_s = _SETUP_DEADLINE_S + spent_s + _ROUND_DEADLINE_S * min(limits.rounds, 10)
+    deadline_s = request.setup_deadline_s + spent_s + _ROUND_DEADLINE_S * min(limits.rounds, 10)
     held: Contest = process.call(figure, request, selection, limits, deadline_s=deadline_s)
     return held

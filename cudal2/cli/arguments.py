@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from cudal2.arch import ARCHS, Arch
+from cudal2.bench import contestants
 from cudal2.errors import UsageError
 from cudal2.problem import Problem
 from cudal2.space.axes import SM90_WS_AXES
@@ -64,6 +65,14 @@ def arch(text: str) -> Arch:
             f"--arch {text}: the sm80_mma kernel family is not available in this version; use one of {known}"
         )
     raise UsageError(f"--arch {text}: unknown; use one of {known}")
+
+
+def add_optional(parser: argparse.ArgumentParser) -> None:
+    """``--with``: contestants beside the required ones."""
+    parser.add_argument(
+        "--with", dest="optional", type=contestants.parse, default=(), metavar="NAMES",
+        help=f"also judge these, with commas between them: {', '.join(contestants.OPTIONAL)}",
+    )  # fmt: skip
 
 
 def positive(text: str) -> int:

@@ -6,6 +6,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from cudal2.bench import contestants
 from cudal2.cli import arguments as shared
 from cudal2.cli import eval_server
 from cudal2.cli.backend import require_gpu
@@ -66,6 +67,7 @@ def add(commands: Any) -> argparse.ArgumentParser:
     parser.add_argument(
         "--bench", default=DEFAULT_BENCH, metavar="FILE", help="how to time; YAML, or a name in configs/bench"
     )
+    shared.add_optional(parser)
     shared.add_cache(parser)
     shared.add_json(parser)
     return parser
@@ -99,7 +101,10 @@ def run(arguments: argparse.Namespace) -> int:
     problem = Problem.parse(arguments.mnk, arguments.acc_precise, arguments.layout)
     settings = load_bench(arguments.bench)
     given = [legal(shared.config(text), problem) for text in arguments.config or ()]
+    contestants.require(arguments.optional)
     if arguments.mode == "server":
+        if arguments.optional:
+            raise UsageError("--with is for --mode offline: its compilers launch from Python")
         return eval_server.run(arguments, problem, settings, given, _from_table)
     eval_server.refuse_arguments(arguments)
     require_gpu(arguments.gpu_device_id)
@@ -120,7 +125,14 @@ def run(arguments: argparse.Namespace) -> int:
         columns = PDL_COLUMNS[arguments.pdl]
         with Progress("eval", len(candidates) * len(columns) + 1) as progress:
             evaluation = evaluate(
-                runner.worker, problem, candidates, settings, columns, limits, lambda step: progress.advance(note=step)
+                runner.worker,
+                problem,
+                candidates,
+                settings,
+                columns,
+                limits,
+                lambda step: progress.advance(note=step),
+                arguments.optional,
             )
     command = reproduce_command(evaluation, _options(arguments))
     paths = write(evaluation, arguments.base_dir, environment.to_dict(), command)
@@ -137,7 +149,8 @@ def run(arguments: argparse.Namespace) -> int:
 def _options(arguments: argparse.Namespace) -> list[str]:
     """What else a command must be given to measure the same; the seed is in the file of ``--bench``."""
     bench = ["--bench", arguments.bench] if arguments.bench != DEFAULT_BENCH else []
-    return [*bench, *(["--gpu_device_id", str(arguments.gpu_device_id)] if arguments.gpu_device_id else [])]
+    optional = ["--with", ",".join(arguments.optional)] if arguments.optional else []
+    return [*bench, *optional, *(["--gpu_device_id", str(arguments.gpu_device_id)] if arguments.gpu_device_id else [])]
 
 
 def _from_table(arguments: argparse.Namespace, problem: Problem, environment: Fingerprint) -> list[KernelConfig]:

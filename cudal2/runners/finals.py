@@ -82,6 +82,7 @@ def run_finals(
     on_final: Callable[[Problem, Sequence[Measurement]], None] = lambda problem, rows: None,
     seconds: float | None = None,
     clock: Callable[[], float] = time.monotonic,
+    optional: Sequence[str] = (),
 ) -> Outcome:
     """Judges problems in batches and appends every row; a problem that fails costs itself alone.
 
@@ -98,6 +99,7 @@ def run_finals(
         on_final: Called with each problem's rows.
         seconds: Wall time after which no batch begins.
         clock: Source of monotonic seconds.
+        optional: Names of optional contestants.
     """
     built = build_plan(pool, plan)
     judged: list[Problem] = []
@@ -109,7 +111,7 @@ def run_finals(
         requests = []
         for problem, configs in plan[at : at + BATCH]:
             candidates = tuple((config, built[problem, config]) for config in configs if (problem, config) in built)
-            requests.append(FinalRequest(problem, candidates, settings, tuple(pdl)))
+            requests.append(FinalRequest(problem, candidates, settings, tuple(pdl), optional=tuple(optional)))
         with contextlib.closing(judge(worker, requests, log.append)) as judgements:
             for judgement in judgements:
                 problem = judgement.request.problem
