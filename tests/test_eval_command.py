@@ -54,8 +54,9 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> dict[str, object]:
         return [(config, None) for config in configs]
 
     def evaluate(
-        worker: object, problem: Problem, candidates: Sequence, settings: BenchSettings, pdl, limits, on_step, optional
-    ):
+        worker: object, problem: Problem, candidates: Sequence, settings: BenchSettings, pdl, limits, on_step, optional,
+        foreign,
+    ):  # fmt: skip
         configs = [config for config, _ in candidates]
         seen.update(problem=problem, configs=configs, pdl=pdl, limits=limits, optional=optional)
         rows = final_rows(problem.mnk, 2.0, BASELINES, pdl=False) + final_rows(problem.mnk, 1.5, BASELINES, pdl=True)

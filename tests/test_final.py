@@ -74,6 +74,7 @@ class CpuArena:
 
         return types.SimpleNamespace(
             launches=self.sets.count,
+            detail="",
             time_us=time_us,
             recheck=recheck,
             close=lambda: setattr(self, "open", self.open - 1),

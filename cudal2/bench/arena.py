@@ -21,7 +21,8 @@ from cudal2.bench.baselines import (
 from cudal2.bench.context import ProblemContext
 from cudal2.bench.correctness import CheckResult, check_sample
 from cudal2.bench.device import Clocks
-from cudal2.bench.final import Entrant
+from cudal2.bench.final import Entrant, Prepared, Visitor
+from cudal2.bench.foreign.process import ForeignError
 from cudal2.bench.libraries import VendorLibraries, library_errors
 from cudal2.bench.timing import Contestant, TimedGraph, sized_graph, too_fast
 from cudal2.build.artifact import BuiltKernel
@@ -53,7 +54,7 @@ class DeviceArena:
         replay_ms: Device time of one replay, at least.
     """
 
-    errors: tuple[type[Exception], ...] = (RefusedError,)
+    errors: tuple[type[Exception], ...] = (RefusedError, ForeignError)
 
     def __init__(self, context: ProblemContext, clocks: Clocks, load: Load, replay_ms: float) -> None:
         self.replay_ms = replay_ms
@@ -66,6 +67,8 @@ class DeviceArena:
     def check(self, entrant: Entrant) -> CheckResult:
         """Runs an entrant on the check data."""
         with refusals(entrant.label):
+            if isinstance(entrant.call, Visitor):
+                return entrant.call.check()
             if entrant.config is not None and entrant.built is not None:
                 kernel = self._load(entrant.built, entrant.config)
                 return self.context.check(kernel, entrant.config, bool(entrant.pdl))
@@ -75,9 +78,11 @@ class DeviceArena:
         """Runs a library call on the check data."""
         return self.context.checks.run(call.on(self._check_buffers), self.context.stopwatch.stream)
 
-    def prepare(self, entrant: Entrant) -> DevicePrepared:
+    def prepare(self, entrant: Entrant) -> Prepared:
         """Captures launches that run for the replay time."""
         with refusals(entrant.label):
+            if isinstance(entrant.call, Visitor):
+                return entrant.call.prepare(self.replay_ms)
             contestant = self._bind(entrant)
             context = self.context
             return DevicePrepared(sized_graph(context.stopwatch, contestant, self.replay_ms), context)
@@ -101,6 +106,8 @@ class DeviceArena:
 
 class DevicePrepared:
     """An entrant's graph, and how to look at what it writes."""
+
+    detail = ""
 
     def __init__(self, graph: TimedGraph, context: ProblemContext) -> None:
         self._graph = graph

@@ -13,14 +13,17 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from cudal2.bench.final import Failure
+from cudal2.bench.foreign.entrant import CHECK_DEADLINE_S, check_foreign, refuse_foreign
 from cudal2.bench.judge import FinalRequest, run_final
 from cudal2.bench.rounds import RoundLimits
 from cudal2.bench.worker import Worker
 from cudal2.build.artifact import BuiltKernel
+from cudal2.build.foreign import ForeignKernel
 from cudal2.errors import EnvironmentProblemError, NothingValidError, WrongResultError
 from cudal2.floor import floor_us
 from cudal2.problem import Problem
-from cudal2.records.finals import BASELINES, Comparison, Final, group_finals
+from cudal2.records.finals import BASELINES, FOREIGN, Comparison, Final, compare_rows, group_finals
 from cudal2.records.latency import Latency
 from cudal2.records.measurement import PROTOCOL_VERSION, Measurement, Status
 from cudal2.records.speedup_csv import csv_text
@@ -109,6 +112,7 @@ def evaluate(
     limits: RoundLimits | None = None,
     on_step: Callable[[str], None] = lambda step: None,
     optional: Sequence[str] = (),
+    foreign: ForeignKernel | None = None,
 ) -> Evaluation:
     """Checks the candidates, selects among the best of them, and judges those beside every baseline.
 
@@ -121,12 +125,17 @@ def evaluate(
         limits: Rounds and seconds; the settings' rounds by default.
         on_step: Called with a few words after every check, one per candidate and column, and after the final.
         optional: Names of optional contestants.
+        foreign: A kernel that is not ours, to be judged in the same rounds; then ours need not be there.
 
     Raises:
-        WrongResultError: A candidate computed something wrong.
-        NothingValidError: No candidate ran.
+        WrongResultError: A candidate computed something wrong, or the foreign kernel did when it was checked.
+        ForeignBuildError: The foreign library does not load.
+        NothingValidError: No candidate ran, or the foreign kernel did not pass its check.
         WorkerError: The final could not be run to its end.
     """
+    if foreign is not None:
+        failure = worker.call(check_foreign, foreign, problem, settings, deadline_s=CHECK_DEADLINE_S)
+        refuse_foreign(problem, foreign.name, failure)
     checked: list[Measurement] = []
     for column in pdl:
         for row in worker.measure(problem, candidates, settings, pdl=column, reference=False):
@@ -134,9 +143,9 @@ def evaluate(
             on_step(f"checked {len(checked)}; selection and final come next")
     refuse_wrong(checked)
     passed = _best(checked, candidates)
-    if not passed:
+    if not passed and foreign is None:
         raise NothingValidError(f"{problem.mnk}: no candidate ran ({_causes(checked)})")
-    request = FinalRequest(problem, tuple(passed), settings, tuple(pdl), limits, tuple(optional))
+    request = FinalRequest(problem, tuple(passed), settings, tuple(pdl), limits, tuple(optional), foreign)
     judgement = run_final(worker, request)
     on_step("final")
     refuse_wrong((*judgement.selection, *judgement.rows))
@@ -153,6 +162,18 @@ def refuse_wrong(rows: Iterable[Measurement | Latency]) -> None:
     for row in rows:
         if row.config is not None and row.status is Status.CORRECTNESS:
             raise WrongResultError(f"{row.problem.mnk}: {row.config.name} is wrong: {row.reason}")
+
+
+def refuse_failed_foreign(rows: Iterable[Measurement]) -> None:
+    """A foreign kernel that failed in the final, to be said once the rest is written.
+
+    Raises:
+        WrongResultError: It computed something wrong.
+        NothingValidError: It failed otherwise.
+    """
+    for row in rows:
+        if row.contestant.startswith(FOREIGN) and not row.ok:
+            refuse_foreign(row.problem, row.contestant, Failure(row.status, row.reason))
 
 
 def _best(
@@ -217,9 +238,25 @@ def _column(final: Final) -> dict[str, Any]:
     ours = final.ours
     return {
         "ours": _figure(ours) if ours else None,
-        "baselines": {row.contestant: _figure(row) for row in final.rows if row.config is None},
+        "baselines": {row.contestant: _figure(row) for row in final.rows if _is_library(row)},
         "speedups": {name: _speedup(found) for name in BASELINES if (found := final.against(name)) is not None},
+        **({"foreign": {row.contestant: _foreign(row, final) for row in final.foreign}} if final.foreign else {}),
     }
+
+
+def _is_library(row: Measurement) -> bool:
+    return row.config is None and not row.contestant.startswith(FOREIGN)
+
+
+def _foreign(row: Measurement, final: Final) -> dict[str, Any]:
+    """Its figure, how it came about, and its speed-up over ours and every library."""
+    if not row.ok:
+        return {**_figure(row), "detail": row.detail}
+    others = {other.contestant: other for other in final.rows if other.ok and _is_library(other)}
+    if final.ours is not None:
+        others = {"ours": final.ours, **others}
+    speedups = {name: _speedup(compare_rows(row, other)) for name, other in others.items()}
+    return {**_figure(row), "detail": row.detail, "speedups": speedups}
 
 
 def _figure(row: Measurement) -> dict[str, Any]:

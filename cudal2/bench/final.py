@@ -12,7 +12,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from cudal2.bench.correctness import CheckResult
 from cudal2.bench.rounds import RoundLimits, run_rounds
@@ -62,6 +62,10 @@ class Prepared(Protocol):
     """An entrant's captured launches."""
 
     @property
+    def detail(self) -> str:
+        """What of the record's free text only the run can tell; empty for most."""
+
+    @property
     def launches(self) -> int:
         """Launches per replay."""
 
@@ -75,12 +79,23 @@ class Prepared(Protocol):
         """Gives the launches back."""
 
 
+@runtime_checkable
+class Visitor(Protocol):
+    """An entrant's ``call`` that brings its own process and buffers, and is judged there."""
+
+    def check(self) -> CheckResult:
+        """Whether it is right."""
+
+    def prepare(self, replay_ms: float) -> Prepared:
+        """Launches of at least so long a replay."""
+
+
 class Arena(Protocol):
     """The device, as the judge needs it."""
 
     @property
     def errors(self) -> tuple[type[Exception], ...]:
-        """What a contestant that cannot run raises; anything else is our own failure."""
+        """What a contestant that cannot run raises, with a ``status`` if it knows how that counts; all else is ours."""
 
     def check(self, entrant: Entrant) -> CheckResult:
         """Runs it on the check data."""
@@ -105,6 +120,7 @@ class Contest:
         errors: Largest error over its bound in the checks.
         launches: Launches per replay.
         times: Microseconds per launch of every counted round, right or not.
+        details: What the launches say of themselves.
         clocks: After each counted round.
         seconds: Wall time of it all.
         utc: ISO time at its end.
@@ -115,6 +131,7 @@ class Contest:
     errors: dict[str, float | None] = field(default_factory=dict)
     launches: dict[str, int] = field(default_factory=dict)
     times: dict[str, list[float]] = field(default_factory=dict)
+    details: dict[str, str] = field(default_factory=dict)
     clocks: list[Mapping[str, Any]] = field(default_factory=list)
     seconds: float = 0.0
     utc: str = ""
@@ -193,7 +210,7 @@ def _admit(entrant: Entrant, arena: Arena, held: Contest) -> Prepared | None:
             return None
         prepared = arena.prepare(entrant)
     except arena.errors as error:
-        held.failures[entrant.label] = Failure(Status.LAUNCH, first_line(error))
+        held.failures[entrant.label] = _failed(error, Status.LAUNCH)
         return None
     held.launches[entrant.label] = prepared.launches
     return prepared
@@ -201,10 +218,11 @@ def _admit(entrant: Entrant, arena: Arena, held: Contest) -> Prepared | None:
 
 def _inspect(label: str, launches: Prepared, arena: Arena, held: Contest) -> None:
     """What only shows after timing: results that went wrong on the way, times that cannot be."""
+    held.details[label] = launches.detail
     try:
         rechecked = launches.recheck()
     except arena.errors as error:
-        held.failures[label] = Failure(Status.RUNTIME, first_line(error))
+        held.failures[label] = _failed(error, Status.RUNTIME)
         return
     if not rechecked.ok:
         held.failures[label] = Failure(Status.CORRECTNESS, rechecked.reason)
@@ -212,6 +230,10 @@ def _inspect(label: str, launches: Prepared, arena: Arena, held: Contest) -> Non
     reason = arena.too_fast(min(held.times[label]))
     if reason:
         held.failures[label] = Failure(Status.QUARANTINED, reason)
+
+
+def _failed(error: Exception, otherwise: Status) -> Failure:
+    return Failure(getattr(error, "status", otherwise), first_line(error))
 
 
 def _columns(entrants: Sequence[Entrant]) -> list[bool]:
@@ -262,5 +284,10 @@ def _row(entrant: Entrant, contests: Sequence[Contest], common: dict[str, Any]) 
         registers=built.registers if built else None,
         spill_bytes=built.spill_bytes if built else None,
         smem_bytes=built.smem_bytes if built else None,
-        detail="; ".join(part for part in (entrant.detail, *(held.clocks_text() for held in contests)) if part),
+        detail="; ".join(part for part in (entrant.detail, *_told(label, contests)) if part),
     )
+
+
+def _told(label: str, contests: Sequence[Contest]) -> list[str]:
+    """Free text of each process: what the launches say, then the clocks."""
+    return [text for held in contests for text in (held.details.get(label, ""), held.clocks_text())]

@@ -19,10 +19,12 @@ from cudal2.bench import contestants, final
 from cudal2.bench.arena import DeviceArena, baseline_entrants, call_entrants, our_entrants, restored, tune, tuner
 from cudal2.bench.baselines import Baseline, SavedCall
 from cudal2.bench.final import Contest, Entrant, contest
+from cudal2.bench.foreign.entrant import foreign_entrants
 from cudal2.bench.libraries import VendorLibraries
 from cudal2.bench.rounds import RoundLimits
 from cudal2.bench.worker import PREPARE_DEADLINE_S, Worker, call_together
 from cudal2.build.artifact import BuiltKernel
+from cudal2.build.foreign import ForeignKernel
 from cudal2.errors import WorkerError
 from cudal2.floor import floor_us
 from cudal2.problem import Problem
@@ -55,6 +57,7 @@ class FinalRequest:
         limits: Rounds and seconds of the figure, the seconds shared by its processes; ``None`` takes the settings'
             ``final_rounds``.
         optional: Names of optional contestants.
+        foreign: A kernel that is not ours, in a process of its own, judged in the same rounds.
     """
 
     problem: Problem
@@ -63,6 +66,7 @@ class FinalRequest:
     pdl: tuple[bool, ...] = (False,)
     limits: RoundLimits | None = None
     optional: tuple[str, ...] = ()
+    foreign: ForeignKernel | None = None
 
     @property
     def setup_deadline_s(self) -> float:
@@ -164,10 +168,12 @@ def choose(held: Contest, count: int) -> tuple[Entrant, ...]:
 
 def figure(session: Any, request: FinalRequest, selection: Selection, limits: RoundLimits) -> Contest:
     """Job: the selected and every baseline in the rounds of one process."""
-    arena = _arena(session, request, request.settings.final_replay_ms)
-    with _libraries(session, request) as libraries:
-        baselines = baseline_entrants(request.problem, libraries, selection.tuned)
-        return contest([*selection.ours, *baselines, *call_entrants(selection.optional)], arena, limits)
+    settings, problem = request.settings, request.problem
+    arena = _arena(session, request, settings.final_replay_ms)
+    visitors = foreign_entrants(session, request.foreign, problem, settings, arena.context.sets.count)
+    with _libraries(session, request) as libraries, visitors as foreign:
+        baselines = baseline_entrants(problem, libraries, selection.tuned)
+        return contest([*selection.ours, *baselines, *call_entrants(selection.optional), *foreign], arena, limits)
 
 
 def _arena(session: Any, request: FinalRequest, replay_ms: float) -> DeviceArena:

@@ -26,6 +26,7 @@ from cudal2.build.nvcc import Nvcc
 from cudal2.errors import CacheError, ToolchainError, UsageError
 from cudal2.paths import cache_dir
 from cudal2.problem import Layout, Problem
+from cudal2.records.finals import FOREIGN
 
 #: A file that includes torch's headers takes a minute on one core, one with CUTLASS's collectives two.
 COMPILE_DEADLINE_S = 600.0
@@ -123,7 +124,7 @@ def build_foreign(
     folder = cache_dir() / "foreign" / f"{source.path.stem}-{key}"
     entry = _lookup(folder) or _compile(source, wrapper, nvcc, flags, folder, deadline_s)
     return ForeignKernel(
-        name=f"foreign:{source.path.stem}",
+        name=f"{FOREIGN}{source.path.stem}",
         entry=source.entry,
         library=entry / "kernel.so",
         log_path=entry / "log.txt",

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 from cudal2.bench import contestants
 from cudal2.cli import arguments as shared
-from cudal2.cli import eval_server
+from cudal2.cli import eval_server, foreign
 from cudal2.cli.backend import require_gpu
 from cudal2.cli.candidates import built, legal
 from cudal2.cli.output import note, print_json, print_table
-from cudal2.errors import TableError, UsageError
+from cudal2.errors import NothingValidError, TableError, UsageError
 from cudal2.problem import Problem
 from cudal2.space.config import KernelConfig
 
@@ -25,10 +25,12 @@ _EPILOG = """examples:
       --benchmark_seconds 10 --base_dir ./results --gpu_device_id 0 --mode offline
   cudal2 eval --mnk 64_4096_64 --config 64x32x64_s2_coop1_c2x1_k1_tma_o1_m1
   cudal2 eval --mnk 64_4096_64 --mode server --target_qps 1000
+  cudal2 eval --mnk 64_4096_64 --source mine.cu --entry gemm
 
 Writes JSON with every raw time, and the CUDA-L2 columns as CSV, into --base_dir; deletes and replaces nothing.
 Prints, and keeps in the JSON, the command that measures the same kernels again.
-Exit code 1: a kernel of ours computed something wrong, and then nothing is timed."""
+Exit code 1: a kernel of ours, or the one of --source, computed something wrong; 3: that one does not take the shape,
+fails or is caught cheating. If its first check shows it, nothing is timed."""
 
 PDL_COLUMNS = {"off": (False,), "on": (True,), "both": (False, True)}
 #: Time, not this, ends a benchmark.
@@ -68,6 +70,7 @@ def add(commands: Any) -> argparse.ArgumentParser:
         "--bench", default=DEFAULT_BENCH, metavar="FILE", help="how to time; YAML, or a name in configs/bench"
     )
     shared.add_optional(parser)
+    foreign.add_arguments(parser)
     shared.add_cache(parser)
     shared.add_json(parser)
     return parser
@@ -105,10 +108,13 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.mode == "server":
         if arguments.optional:
             raise UsageError("--with is for --mode offline: its compilers launch from Python")
+        if arguments.source:
+            raise UsageError("--source is for --mode offline: its process answers too slowly to be sent requests")
         return eval_server.run(arguments, problem, settings, given, _from_table)
     eval_server.refuse_arguments(arguments)
+    brought = foreign.build(arguments, problem, settings)
     require_gpu(arguments.gpu_device_id)
-    from cudal2.bench.evaluate import evaluate, reproduce_command, to_dict, write
+    from cudal2.bench.evaluate import evaluate, refuse_failed_foreign, reproduce_command, to_dict, write
     from cudal2.bench.rounds import RoundLimits
     from cudal2.progress import Progress
     from cudal2.runners.local import LocalRunner
@@ -120,8 +126,13 @@ def run(arguments: argparse.Namespace) -> int:
         environment = runner.fingerprint()
         if arguments.device_type not in environment.gpu.lower():
             note(f"--device_type {arguments.device_type}, but GPU {device} is {environment.gpu}: reported as that")
-        configs = given or _from_table(arguments, problem, environment)
-        candidates = built(configs, problem, runner)
+        try:
+            candidates = built(given or _from_table(arguments, problem, environment), problem, runner)
+        except NothingValidError as error:
+            if brought is None:
+                raise
+            note(f"{error}; nothing of ours takes part")
+            candidates = []
         columns = PDL_COLUMNS[arguments.pdl]
         with Progress("eval", len(candidates) * len(columns) + 1) as progress:
             evaluation = evaluate(
@@ -133,6 +144,7 @@ def run(arguments: argparse.Namespace) -> int:
                 limits,
                 lambda step: progress.advance(note=step),
                 arguments.optional,
+                brought,
             )
     command = reproduce_command(evaluation, _options(arguments))
     paths = write(evaluation, arguments.base_dir, environment.to_dict(), command)
@@ -143,6 +155,7 @@ def run(arguments: argparse.Namespace) -> int:
     for path in paths:
         note(f"written: {path}")
     note(f"reproduce: {command}")
+    refuse_failed_foreign(evaluation.rows)
     return 0
 
 
@@ -150,7 +163,8 @@ def _options(arguments: argparse.Namespace) -> list[str]:
     """What else a command must be given to measure the same; the seed is in the file of ``--bench``."""
     bench = ["--bench", arguments.bench] if arguments.bench != DEFAULT_BENCH else []
     optional = ["--with", ",".join(arguments.optional)] if arguments.optional else []
-    return [*bench, *optional, *(["--gpu_device_id", str(arguments.gpu_device_id)] if arguments.gpu_device_id else [])]
+    device = ["--gpu_device_id", str(arguments.gpu_device_id)] if arguments.gpu_device_id else []
+    return [*bench, *optional, *foreign.options(arguments), *device]
 
 
 def _from_table(arguments: argparse.Namespace, problem: Problem, environment: Fingerprint) -> list[KernelConfig]:
@@ -188,3 +202,4 @@ def _print(evaluation: Evaluation) -> None:
             rows.append((pdl, name, row.median_us, row.problem.flops / row.median_us / 1e6, *interval))
         rows += [(pdl, row.contestant, None, None, None, None, row.reason) for row in final.rows if not row.ok]
     print_table(("pdl", "contestant", "median_us", "tflops", "ours_is", "95%", "verdict"), rows)
+    foreign.print_comparison(evaluation.finals)

@@ -21,6 +21,8 @@ from cudal2.records.measurement import Measurement, Mode
 #: Baselines in the order of reports; the first is the reference of rewards and tables.
 BASELINES = ("cublaslt_auto", "cublaslt_heuristic", "cublas", "torch", "quack", "triton", "cuda_l2")
 REFERENCE = BASELINES[0]
+#: How the names of contestants begin that a user brought.
+FOREIGN = "foreign:"
 #: Operand layouts a library baseline is measured in; the baseline's time is the better of the two.
 LAYOUT_SUFFIXES = ("tn", "nn")
 
@@ -143,6 +145,11 @@ class Final:
     def ours(self) -> Measurement | None:
         """Our fastest correct configuration; a vendor library never counts as ours."""
         return _fastest(row for row in self.rows if row.config is not None)
+
+    @property
+    def foreign(self) -> tuple[Measurement, ...]:
+        """Rows of kernels that a user brought, failures included."""
+        return tuple(row for row in self.rows if row.contestant.startswith(FOREIGN))
 
     def named(self, contestant: str) -> Measurement | None:
         """The row of exactly this contestant, if it passed."""

@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
+_IOLBF = 1
 #: What the library may write into any one file, the log of its prints included.
 _FILE_BYTES = 2**24
 _WHAT_BYTES = 512
@@ -231,6 +232,8 @@ def run(arguments: Sequence[str], make_device: Callable[[dict[str, Any]], Device
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     resource.setrlimit(resource.RLIMIT_FSIZE, (_FILE_BYTES, _FILE_BYTES))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    # By lines: what a library printed before it crashed is in the log.
+    libc.setvbuf(ctypes.c_void_p.in_dll(libc, "stdout"), None, _IOLBF, 0)
     serve(Host(make_device(options)), commands, replies)
     # Not a normal exit: destructors of the library are nobody's business any more.
     os._exit(0)

@@ -154,9 +154,12 @@ class CudaDevice:
         return f"a persisting-L2 window of {size_bytes} bytes on the stream" if size_bytes else ""
 
     def _launch(self, module: Module, blocks: int, threads: int, values: tuple[int, ...]) -> None:
-        parameters = (values, (ctypes.c_uint64,) * len(values))
+        words = (ctypes.c_uint64 * len(values))(*values)
+        first = ctypes.addressof(words)
+        pointers = (ctypes.c_void_p * len(values))(*(first + 8 * index for index in range(len(values))))
+        sizes = (blocks, 1, 1, threads, 1, 1)
         check(
-            cuda.cuLaunchKernel(module.function, blocks, 1, 1, threads, 1, 1, 0, self.stream, parameters, 0),
+            cuda.cuLaunchKernel(module.function, *sizes, 0, self.stream, ctypes.addressof(pointers), 0),
             "cuLaunchKernel",
         )
 

@@ -92,11 +92,10 @@ class ForeignTrial:
         self.close()
 
     def close(self) -> None:
-        """Ends the process, then frees what it had mapped."""
+        """Ends the process; the platform may be closed then."""
         if self._process is not None:
             self._process.stop()
             self._process = None
-        self._platform.close()
 
     @property
     def name(self) -> str:
