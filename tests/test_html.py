@@ -241,7 +241,7 @@ def test_fingerprint_protocol_and_the_command_that_makes_it_again(shards, tmp_pa
 def test_the_page_says_what_it_lacks(shards):
     prose = Document(page(shards, {}, COMMAND)).prose
     assert "CUDA-L2, QuACK, Triton, cuBLAS, cuBLASLt-heuristic have no figures" in prose
-    assert "server mode is missing" in prose
+    assert "there are no servings" in prose
     assert "free, not locked; they were not recorded" in prose
     assert "The two are never mixed" in prose
 

@@ -13,8 +13,10 @@ from cudal2.cli.output import note, pip_install, print_json, print_table
 from cudal2.errors import UsageError
 
 if TYPE_CHECKING:
-    from cudal2.records.shards import Shards
+    from cudal2.records.latency import Latency
+    from cudal2.records.shards import Rows, Shards
     from cudal2.report.board import Board
+    from cudal2.report.serving import ServerBoard
     from cudal2.report.tables import Table
 
 _EPILOG = """examples:
@@ -25,7 +27,8 @@ _EPILOG = """examples:
   cudal2 report --csv tables          CUDA-L2's columns, one file per leaderboard
   cudal2 report --run runs/mine       a training run, drawn into runs/mine/plot.png
 
-A leaderboard is mode/accumulator/PDL, for example offline/fp32/on; figures of two leaderboards are never mixed.
+A leaderboard is mode/accumulator/PDL, for example offline/fp32/on; in server mode state and requests per second stand
+in the place of PDL, server/fp32/warm@1000. Figures of two leaderboards are never mixed.
 A speed-up is the baseline's time over ours in the same rounds, above 1 where ours is faster; won, tied and lost go
 by its 95 % interval, and a shape that only the baseline solved is lost. docs/protocol.md says how it is measured."""
 
@@ -36,7 +39,15 @@ def add(commands: Any) -> argparse.ArgumentParser:
         "report", help="speed-ups, losses and plots from records", description=__doc__, epilog=_EPILOG
     )
     source = parser.add_argument_group("what to report on")
-    source.add_argument("--finals", type=Path, metavar="DIR", help="finals (default: those shipped with the package)")
+    source.add_argument(
+        "--finals", type=Path, metavar="DIR", help="finals (default: those shipped, unless --latency is given)"
+    )
+    source.add_argument(
+        "--latency",
+        type=Path,
+        metavar="DIR",
+        help="servings of server mode (default: those shipped, unless --finals is given)",
+    )
     source.add_argument("--run", dest="training", type=Path, metavar="DIR", help="this training run, and no finals")
     printed = parser.add_argument_group("what to print on stdout (default: the tables)")
     printed.add_argument("--losses", action="store_true", help="every shape, slowest of ours first")
@@ -58,11 +69,12 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.training:
         return _draw_run(arguments.training, arguments.plot)
     from cudal2.report.board import boards
-    from cudal2.report.summary import load_finals, summarise
-    from cudal2.report.tables import every_shape, report_tables
+    from cudal2.report.serving import server_boards
+    from cudal2.report.summary import summarise, summarise_servings
+    from cudal2.report.tables import every_shape, report_tables, server_tables
 
-    shards = load_finals(arguments.finals)
-    found = boards(shards.measurements)
+    shards, latencies = _load(arguments)
+    found, served = boards(shards.measurements), server_boards(latencies.rows)
     if arguments.readme:
         from cudal2.paths import data_dir
         from cudal2.records.benchmark import load_benchmarks
@@ -72,24 +84,37 @@ def run(arguments: argparse.Namespace) -> int:
         from cudal2.table.files import table_files
 
         tables = [KernelTable.load(path) for path in table_files(data_dir() / "tables")]
-        changed = update_readme(arguments.readme, shards, load_benchmarks(shipped_benchmarks()), tables)
+        changed = update_readme(arguments.readme, shards, load_benchmarks(shipped_benchmarks()), tables, latencies)
         note(f"{arguments.readme}: {'rewritten' if changed else 'already up to date'}")
     if arguments.plot:
         _draw_speedups(found, arguments.board, arguments.plot)
     if arguments.plots:
-        _draw_boards(found, arguments.plots)
+        _draw_boards(found, served, arguments.plots)
     if arguments.csv:
         _write_csv(found, arguments.csv)
     if arguments.html:
-        _write_page(shards, arguments.finals, arguments.html)
+        _write_page(shards, latencies, arguments, arguments.html)
     if arguments.json:
-        print_json(summarise(shards.measurements))
+        print_json({**summarise(shards.measurements), **summarise_servings(served)})
     elif arguments.losses:
-        table = every_shape(found)
+        table = every_shape(found, served)
         print_table(table.header, table.rows)
     elif not any((arguments.readme, arguments.plot, arguments.plots, arguments.csv, arguments.html)):
-        _print_tables(report_tables(found))
+        _print_tables([*report_tables(found), *server_tables(served)])
     return 0
+
+
+def _load(arguments: argparse.Namespace) -> tuple[Shards, Rows[Latency]]:
+    """What was named, or both of what ships."""
+    from cudal2.records.shards import Shards
+    from cudal2.report.serving import NONE_SERVED, load_latencies
+    from cudal2.report.summary import check_one_kind, load_finals
+
+    shipped = not (arguments.finals or arguments.latency)
+    shards = load_finals(arguments.finals) if shipped or arguments.finals else Shards((), ())
+    latencies = load_latencies(arguments.latency) if shipped or arguments.latency else NONE_SERVED
+    check_one_kind((*shards.fingerprints, *latencies.fingerprints), "finals and servings")
+    return shards, latencies
 
 
 def _print_tables(tables: Sequence[Table]) -> None:
@@ -113,12 +138,13 @@ def _draw_speedups(found: Sequence[Board], key: str | None, path: Path) -> None:
     note(f"plot: {save_speedups(standing.shapes if standing else (), title, path)}")
 
 
-def _draw_boards(found: Sequence[Board], directory: Path) -> None:
-    from cudal2.report.plots import save_board
+def _draw_boards(found: Sequence[Board], served: Sequence[ServerBoard], directory: Path) -> None:
+    from cudal2.report.plots import save_board, save_server_board
 
-    for board in found:
-        for path in save_board(board, directory):
-            note(f"plot: {path}")
+    paths = [path for board in found for path in save_board(board, directory)]
+    paths += [path for serving in served for path in save_server_board(serving, directory)]
+    for path in paths:
+        note(f"plot: {path}")
 
 
 def _write_csv(found: Sequence[Board], directory: Path) -> None:
@@ -131,20 +157,27 @@ def _write_csv(found: Sequence[Board], directory: Path) -> None:
         note(f"table: {path}")
 
 
-def _write_page(shards: Shards, finals: Path | None, path: Path) -> None:
+def _write_page(shards: Shards, latencies: Rows[Latency], arguments: argparse.Namespace, path: Path) -> None:
+    from cudal2.records.latency import shipped_latencies
     from cudal2.report.board import boards
     from cudal2.report.page import page, sources
+    from cudal2.report.serving import server_boards
     from cudal2.report.summary import shipped_finals
 
     try:
-        from cudal2.report.plots import board_pictures
+        from cudal2.report.plots import board_pictures, server_pictures
 
         pictures = {board.key: board_pictures(board) for board in boards(shards.measurements)}
+        pictures |= {board.key: server_pictures(board) for board in server_boards(latencies.rows)}
     except ModuleNotFoundError as error:
         pictures = {}
         note(f"the page has no pictures, since the package '{error.name}' is missing: {pip_install('report')}")
-    command = ["python", "-m", "cudal2", "report", *(["--finals", str(finals)] if finals else []), "--html", path.name]
-    text = page(shards, pictures, shlex.join(command), sources(finals or shipped_finals()))
+    given = [("--finals", arguments.finals), ("--latency", arguments.latency)]
+    named = [part for flag, value in given if value for part in (flag, str(value))]
+    command = ["python", "-m", "cudal2", "report", *named, "--html", path.name]
+    read = [value for _, value in given if value] or [shipped_finals(), shipped_latencies()]
+    files = [file for source in read for file in sources(source)]
+    text = page(shards, pictures, shlex.join(command), files, latencies)
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text, encoding="utf-8")
     note(f"page: {path}")

@@ -7,14 +7,15 @@ from __future__ import annotations
 
 import functools
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
+from typing import Generic, TypeVar
 
 from cudal2.floor import CLASS_NAMES, class_of
 from cudal2.problem import Problem
 from cudal2.records.finals import BASELINES, REFERENCE, Final, latest_finals, names_of
 from cudal2.records.measurement import Measurement
-from cudal2.report.spread import Judged, Spread, floor_of, judge, spread
+from cudal2.report.spread import Compared, Judged, Spread, floor_of, judge, spread
 
 #: Names of the baselines for readers.
 TITLES = {
@@ -26,6 +27,8 @@ TITLES = {
     "triton": "Triton",
     "cuda_l2": "CUDA-L2",
 }
+
+Shape = TypeVar("Shape", bound=Compared)
 
 
 def board_title(key: str) -> str:
@@ -40,7 +43,7 @@ def baseline_title(name: str) -> str:
 
 
 @dataclass(frozen=True)
-class Standing:
+class Standing(Generic[Shape]):
     """How we stand against one baseline.
 
     Attributes:
@@ -53,17 +56,17 @@ class Standing:
 
     baseline: str
     entered: int
-    shapes: tuple[Judged, ...]
+    shapes: tuple[Shape, ...]
     overall: Spread
     by_class: Mapping[str, Spread | None]
 
     @functools.cached_property
-    def by_problem(self) -> dict[Problem, Judged]:
+    def by_problem(self) -> dict[Problem, Shape]:
         """The shapes by what was computed."""
         return {shape.problem: shape for shape in self.shapes}
 
     @property
-    def losses(self) -> tuple[Judged, ...]:
+    def losses(self) -> tuple[Shape, ...]:
         """The shapes lost by the interval, worst first."""
         return tuple(shape for shape in self.shapes if shape.comparison.verdict == "loss")
 
@@ -79,7 +82,7 @@ class Board:
     """
 
     key: str
-    standings: tuple[Standing, ...]
+    standings: tuple[Standing[Judged], ...]
     finals: tuple[Final, ...]
 
     @property
@@ -87,9 +90,9 @@ class Board:
         """The key in words."""
         return board_title(self.key)
 
-    def standing(self, baseline: str = REFERENCE) -> Standing | None:
+    def standing(self, baseline: str = REFERENCE) -> Standing[Judged] | None:
         """Against one baseline, if it was measured."""
-        return next((standing for standing in self.standings if standing.baseline == baseline), None)
+        return named(self.standings, baseline)
 
     @property
     def absent(self) -> tuple[str, ...]:
@@ -125,38 +128,51 @@ def boards(records: Iterable[Measurement]) -> tuple[Board, ...]:
     return tuple(_board(key, sorted(finals[key], key=lambda final: final.problem)) for key in sorted(finals))
 
 
-def competitors(finals: Iterable[Final]) -> tuple[str, ...]:
-    """Everyone but us who was entered: the usual baselines in their order, then others by name."""
-    entered = {row.contestant for final in finals for row in final.rows if row.config is None}
+def named(standings: Iterable[Standing[Shape]], baseline: str) -> Standing[Shape] | None:
+    """The standing against one baseline, if it was measured."""
+    return next((standing for standing in standings if standing.baseline == baseline), None)
+
+
+def competitors(entered: Set[str]) -> tuple[str, ...]:
+    """Baselines of these contestants: the usual ones in their order, then others by name."""
     usual = {name: set(names_of(name)) for name in BASELINES}
-    others = entered.difference(*usual.values())
+    others = entered - {name for names in usual.values() for name in names}
     return (*(name for name, names in usual.items() if names & entered), *sorted(others))
 
 
 def _board(key: str, finals: list[Final]) -> Board:
-    standings = (_standing(name, finals) for name in competitors(finals))
+    entered = {row.contestant for final in finals for row in final.rows if row.config is None}
+    standings = (_standing(name, finals) for name in competitors(entered))
     return Board(key, tuple(standing for standing in standings if standing is not None), tuple(finals))
 
 
-def _standing(baseline: str, finals: list[Final]) -> Standing | None:
-    """``None`` if no shape has a ratio."""
-    found = [judged for final in finals if (judged := judge(final, baseline)) is not None]
-    shapes = tuple(sorted(found, key=lambda shape: shape.ratio))
-    missed = [
-        class_of(floor_of(final.problem))
-        for final in finals
-        if final.ours is None and final.baseline(baseline) is not None
-    ]
-    overall = spread(shapes, len(missed))
-    if overall is None or not shapes:
-        return None
+def _standing(baseline: str, finals: list[Final]) -> Standing[Judged] | None:
     names = names_of(baseline)
     entered = sum(any(row.config is None and row.contestant in names for row in final.rows) for final in finals)
+    shapes = [judged for final in finals if (judged := judge(final, baseline)) is not None]
+    missed = [final.problem for final in finals if final.ours is None and final.baseline(baseline) is not None]
+    return stand(baseline, entered, shapes, missed)
+
+
+def stand(baseline: str, entered: int, shapes: Iterable[Shape], missed: Sequence[Problem]) -> Standing[Shape] | None:
+    """Sums up; ``None`` if no shape has a ratio.
+
+    Args:
+        baseline: Its name in records.
+        entered: Shapes it was entered on.
+        shapes: Those both sides solved.
+        missed: Those that only the baseline solved.
+    """
+    ordered = tuple(sorted(shapes, key=lambda shape: shape.ratio))
+    classes = [class_of(floor_of(problem)) for problem in missed]
+    overall = spread(ordered, len(missed))
+    if overall is None or not ordered:
+        return None
     by_class = {
-        name: spread([shape for shape in shapes if shape.floor_class == name], missed.count(name))
+        name: spread([shape for shape in ordered if shape.floor_class == name], classes.count(name))
         for name in CLASS_NAMES
     }
-    return Standing(baseline, entered, shapes, overall, by_class)
+    return Standing(baseline, entered, ordered, overall, by_class)
 
 
 def _reasons(final: Final) -> str:

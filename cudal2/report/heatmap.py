@@ -16,7 +16,7 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, NullFormatter
 
 from cudal2.problem import Problem
 from cudal2.report.canvas import new_figure, size
-from cudal2.report.spread import Judged
+from cudal2.report.spread import Compared
 from cudal2.report.style import INK, LOSS, MUTED, OURS, STYLE
 
 _DIVERGING = LinearSegmentedColormap.from_list("loss_to_win", [LOSS, "#f4f4f2", OURS])
@@ -26,7 +26,7 @@ _LIMIT = math.log(SATURATED)
 _PANELS_PER_ROW = 5
 
 
-def heatmap_figure(shapes: Sequence[Judged], title: str, unserved: Sequence[Problem] = ()) -> Figure:
+def heatmap_figure(shapes: Sequence[Compared], title: str, unserved: Sequence[Problem] = ()) -> Figure:
     """Speed-up over M x N, one panel per K; the numbers are percent, unserved shapes a cross."""
     problems = [*(shape.problem for shape in shapes), *unserved]
     ms, ns, ks = (sorted({getattr(problem, name) for problem in problems}) for name in "mnk")
@@ -60,7 +60,7 @@ def _colour_bar(figure: Figure, image: Any, panels: list[Axes]) -> None:
     bar.outline.set_visible(False)
 
 
-def _heat(axes: Axes, shapes: Sequence[Judged], ms: Sequence[int], ns: Sequence[int]) -> Any:
+def _heat(axes: Axes, shapes: Sequence[Compared], ms: Sequence[int], ns: Sequence[int]) -> Any:
     """One panel; a measured cell has an edge, even at 1.0, and what was not measured is a dot without a colour."""
     ratios = np.full((len(ms), len(ns)), np.nan)
     for shape in shapes:

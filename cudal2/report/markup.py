@@ -56,7 +56,9 @@ class Picture:
 
 def number(value: float | None, pattern: str = ".3f", style: str = "", below: str = "") -> Cell:
     """A number; a dash where there is none."""
-    return Cell(NONE if value is None else format(value, pattern), value, style, below)
+    if value is None:
+        return Cell(NONE, None, f"number {style}".rstrip(), below)
+    return Cell(format(value, pattern), value, style, below)
 
 
 def words(text: str, style: str = "") -> Cell:

@@ -8,6 +8,7 @@ from cudal2.floor import SUSTAINED
 from cudal2.records.shards import Shards
 from cudal2.report.board import Board, baseline_title
 from cudal2.report.clocks import clocks_of, pooled
+from cudal2.report.serving import ServerBoard
 from cudal2.report.spread import NOTICEABLE
 
 _TIES = (
@@ -27,6 +28,17 @@ _COUNTS = (
 _TERMS = (
     "accumulators, modes and PDL columns are leaderboards of their own; a speed-up across two of them is refused, and "
     "so is one over a torch that was allowed to sum in fp16 under an fp32 label."
+)
+_HOST = (
+    "offline leaderboards hold device time between events, server leaderboards the host's: a native client submits one "
+    "request at a time at random arrivals and waits for it; device time, of a launch alone, stands beside it. Idle "
+    "cold: nothing of the operands in the L2; warm: as much as fits; loaded: copies on another stream. A ratio is the "
+    "median over blocks of requests of their block's median over ours; p95 and p99 are plain ratios, p99 of a few "
+    "hundred requests rests on a few of them. Our PDL is off there."
+)
+_NO_HOST = (
+    "every time here is device time between events. Host time, from submission to completion as a caller sees it, is "
+    "not measured here: there are no servings."
 )
 _FLOOR = (
     f"by the floor of a shape, the slowest of {SUSTAINED.tensor_flops / 1e12:.0f} TFLOP/s, "
@@ -70,10 +82,8 @@ def _span(values: Sequence[str]) -> str:
     return " to ".join(dict.fromkeys((values[0], values[-1]))) if values else ""
 
 
-def notes(found: Sequence[Board]) -> list[str]:
+def notes(found: Sequence[Board], served: Sequence[ServerBoard] = ()) -> list[str]:
     """One note each, its subject before a colon."""
-    server = any(board.key.startswith("server/") for board in found)
-    host = "on the server leaderboards." if server else "not measured here: server mode is missing."
     absent = sorted({baseline_title(name) for board in found for name in board.absent})
     texts = [
         f"Ratio and ties: {_TIES}",
@@ -86,8 +96,7 @@ def notes(found: Sequence[Board]) -> list[str]:
         f"Choice: ours is the best of at most {_most_entered(found)} configurations that entered a final; a library is "
         "the better of its layouts. Both are chosen by the rounds that are reported, so both are slightly flattered.",
         f"PDL: {_PDL}",
-        "Two clocks: every time here is device time between events. Host time, from submission to completion as a "
-        f"caller sees it, is {host}",
+        f"Two clocks: {_HOST if served else _NO_HOST}",
     ]
     if found:
         texts.append(f"GPU clocks: free, not locked; {_clocks(found)}.")

@@ -7,17 +7,20 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from string import Template
+from typing import Any
 
 from cudal2.floor import CLASS_NAMES
 from cudal2.records.finals import REFERENCE, Final
 from cudal2.records.fingerprint import Fingerprint
-from cudal2.records.measurement import Measurement
-from cudal2.records.shards import Shards
-from cudal2.report import markup
+from cudal2.records.latency import Latency
+from cudal2.records.shards import Rows, Shards
+from cudal2.report import markup, server_page
 from cudal2.report.board import Board, Standing, baseline_title, boards
+from cudal2.report.cells import SPREAD_HEAD, class_cell, failures_table, interval, kernel_name, spread_cells
 from cudal2.report.clocks import clocks_of, pooled
 from cudal2.report.markup import Cell, Picture, number, words
 from cudal2.report.notes import lead, notes
+from cudal2.report.serving import NONE_SERVED, ServerBoard, server_boards
 from cudal2.report.spread import Judged, Spread
 from cudal2.report.summary import WORST
 
@@ -43,32 +46,43 @@ def sources(directory: Path) -> list[Source]:
     return [Source(path.name, hashlib.sha256(path.read_bytes()).hexdigest()) for path in paths]
 
 
-def page(shards: Shards, pictures: Mapping[str, Sequence[Picture]], command: str, files: Sequence[Source] = ()) -> str:
+def page(
+    shards: Shards,
+    pictures: Mapping[str, Sequence[Picture]],
+    command: str,
+    files: Sequence[Source] = (),
+    latencies: Rows[Latency] = NONE_SERVED,
+) -> str:
     """The page; the same input gives the same bytes.
 
     Args:
         shards: The finals.
         pictures: Drawings by leaderboard; may be empty.
         command: What makes this page again.
-        files: Where the finals were read from.
+        files: Where the finals and servings were read from.
+        latencies: Servings.
     """
-    found = boards(shards.measurements)
-    gpus = ", ".join(dict.fromkeys(fingerprint.gpu for fingerprint in shards.fingerprints)) or "an unknown GPU"
+    found, served = boards(shards.measurements), server_boards(latencies.rows)
+    fingerprints = tuple(dict.fromkeys((*shards.fingerprints, *latencies.fingerprints)))
+    gpus = ", ".join(dict.fromkeys(fingerprint.gpu for fingerprint in fingerprints)) or "an unknown GPU"
+    rows = len(shards.measurements) + len(latencies.rows)
     parts = [
         markup.paragraph(lead(shards, found)),
-        _navigation(found),
-        _overview(found),
+        _navigation(found, served),
+        _overview(found, served),
         markup.heading("How to read this", "notes"),
-        markup.items(notes(found)),
+        markup.items(notes(found, served)),
         *(_board(board, pictures.get(board.key, ())) for board in found),
-        _environment(shards, command, files),
+        *(server_page.section(board, pictures.get(board.key, ())) for board in served),
+        _environment(fingerprints, rows, command, files),
     ]
     title = markup.escape(f"cudal2: half-precision GEMM on {gpus}")
     return Template(_TEMPLATE.read_text(encoding="utf-8")).substitute(title=title, body="\n".join(parts))
 
 
-def _navigation(found: Sequence[Board]) -> str:
+def _navigation(found: Sequence[Board], served: Sequence[ServerBoard]) -> str:
     links = [("#notes", "How to read this"), *((f"#{_anchor(board)}", board.title) for board in found)]
+    links += [(f"#{server_page.anchor(board)}", board.title) for board in served]
     links.append(("#environment", "Environment and data"))
     return f"<nav>{''.join(f'<a href={markup.escape(to)}>{markup.escape(text)}</a>' for to, text in links)}</nav>"
 
@@ -77,46 +91,34 @@ def _anchor(board: Board) -> str:
     return board.key.replace("/", "-")
 
 
-_SPREAD_HEAD = ("shapes", "geomean", "mean", "worst", "best", "won", "tied", "lost", "unserved", "share lost",
-                "slower by >5%", "above 1", "faster by >5%", "total time", "ours of floor",
-                "theirs of floor")  # fmt: skip
+_HEAD = (*SPREAD_HEAD, "total time", "ours of floor", "theirs of floor")
 
 
 def _spread(found: Spread | None, entered: int = 0) -> list[Cell]:
-    """The figures under ``_SPREAD_HEAD``; dashes of nothing."""
-    if found is None:
-        return [number(0, "d"), *(number(None) for _ in _SPREAD_HEAD[1:])]
+    """A spread of device times: under ``_HEAD``."""
+    cells = spread_cells(found, entered)
+    if found is None or found.total is None:
+        return [*cells, *[number(None)] * 3]
     return [
-        number(found.n, "d", below=f"of {entered}" if entered > found.n else ""),
-        number(found.geomean),
-        number(found.mean),
-        number(found.worst),
-        number(found.best),
-        number(found.win, "d", "win"),
-        number(found.tie, "d", "tie"),
-        number(found.loss, "d", "loss" if found.loss else ""),
-        number(found.unserved, "d", "loss" if found.unserved else ""),
-        number(found.loss_share, ".0%"),
-        number(found.slower, ".0%"),
-        number(found.faster, ".0%"),
-        number(found.noticeable, ".0%"),
-        number(found.total, below=f"{found.other_us / 1e3:.2f} / {found.ours_us / 1e3:.2f} ms" if found.n else ""),
+        *cells,
+        number(found.total, below=f"{found.other_us / 1e3:.2f} / {found.ours_us / 1e3:.2f} ms"),
         number(found.floor_ours, ".0%"),
         number(found.floor_other, ".0%"),
     ]
 
 
-def _overview(found: Sequence[Board]) -> str:
-    rows = [
-        [words(board.title), *_spread(standing.overall, standing.entered)]
-        for board in found
-        if (standing := board.standing()) is not None
-    ]
+def _overview(found: Sequence[Board], served: Sequence[ServerBoard]) -> str:
+    rows = [_row(board.title, standing) for board in found if (standing := board.standing()) is not None]
+    rows += [_row(one.title, sooner) for one in served if (sooner := one.standing()) is not None]
     if not rows:
         return markup.paragraph(f"No shape was measured against {baseline_title(REFERENCE)}.")
     return markup.heading(f"Speed-up over {baseline_title(REFERENCE)}", "overview") + markup.table(
-        ("leaderboard", *_SPREAD_HEAD), rows, name="table-overview"
+        ("leaderboard", *SPREAD_HEAD), rows, name="table-overview"
     )
+
+
+def _row(title: str, standing: Standing[Any]) -> list[Cell]:
+    return [words(title), *spread_cells(standing.overall, standing.entered)]
 
 
 def _board(board: Board, pictures: Sequence[Picture]) -> str:
@@ -148,24 +150,20 @@ def _standings(board: Board) -> str:
         for title, standing in zip(titles, board.standings, strict=True)
     ]
     by_class = [
-        [title, *(_class_cell(standing.by_class[name]) for name in CLASS_NAMES)]
+        [title, *(class_cell(standing.by_class[name]) for name in CLASS_NAMES)]
         for title, standing in zip(titles, board.standings, strict=True)
     ]
     anchor = _anchor(board)
     return "\n".join(
         (
-            markup.table(("against", *_SPREAD_HEAD), overall, name=f"standings-{anchor}"),
+            markup.table(("against", *_HEAD), overall, name=f"standings-{anchor}"),
             markup.heading("Geomean by class of floor, and won / tied / lost of the shapes", level=3),
             markup.table(("against", *CLASS_NAMES), by_class, name=f"geomeans-{anchor}"),
         )
     )
 
 
-def _class_cell(found: Spread | None) -> Cell:
-    return number(None) if found is None else number(found.geomean, below=f"{found.win} / {found.tie} / {found.lost}")
-
-
-def _classes(board: Board, standing: Standing) -> str:
+def _classes(board: Board, standing: Standing[Judged]) -> str:
     """Each class in full, and what the chip did meanwhile."""
     judged = standing.by_problem
     rows = []
@@ -182,7 +180,7 @@ def _classes(board: Board, standing: Standing) -> str:
                 Cell(clocks.held_by, clocks.held_share),
             ]
         )
-    head = ("class", *_SPREAD_HEAD, "MHz", "clock held by")
+    head = ("class", *_HEAD, "MHz", "clock held by")
     return markup.table(head, rows, name=f"classes-{_anchor(board)}")
 
 
@@ -194,22 +192,14 @@ def _worst(shape: Judged) -> list[Cell]:
     return [
         words(shape.problem.mnk),
         number(found.ratio, style=found.verdict),
-        words(_interval(shape)),
+        words(interval(shape)),
         words(found.verdict, found.verdict),
         number(shape.floor_us),
         number(shape.ours.median_us),
         number(shape.other.median_us),
         words(shape.other.contestant if found.ratio < 1.0 else "ours"),
-        words(_kernel(shape.ours), "code"),
+        words(kernel_name(shape.ours.config, shape.ours.contestant), "code"),
     ]
-
-
-def _interval(shape: Judged) -> str:
-    return f"{shape.comparison.low:.3f} to {shape.comparison.high:.3f}"
-
-
-def _kernel(row: Measurement) -> str:
-    return row.config.name if row.config is not None else row.contestant
 
 
 def _shapes(board: Board) -> str:
@@ -241,7 +231,11 @@ def _shape_row(final: Final, found: Mapping[str, Judged], names: Sequence[str]) 
         ]
     for name in names:
         cells += _against(found.get(name), name == REFERENCE)
-    kernel = words(_kernel(ours), "code") if ours is not None else words("none of ours ran", "loss")
+    kernel = (
+        words(kernel_name(ours.config, ours.contestant), "code")
+        if ours is not None
+        else words("none of ours ran", "loss")
+    )
     clocks, last = clocks_of(final), final.rows[0]
     held = Cell(clocks.held_by, clocks.held_share)
     return [*cells, kernel, number(clocks.median_mhz, ".0f"), held, number(last.power_w, ".0f")]
@@ -251,7 +245,7 @@ def _against(shape: Judged | None, reference: bool) -> Iterator[Cell]:
     verdict = shape.comparison.verdict if shape is not None else ""
     yield number(shape.ratio if shape is not None else None, style=verdict)
     if reference:
-        yield words(_interval(shape) if shape is not None else markup.NONE)
+        yield words(interval(shape) if shape is not None else markup.NONE)
         yield words(verdict or markup.NONE, verdict)
 
 
@@ -259,29 +253,23 @@ def _failures(board: Board) -> str:
     """Contestants without a time and why, ours and theirs; said even if there are none."""
     if not board.failures:
         return markup.paragraph("No contestant failed a check, could not run, or was set aside for an impossible time.")
-    rows = [
-        [*(words(text) for text in (row.problem.mnk, _kernel(row), row.status.value, row.reason))]
-        for row in board.failures
-    ]
-    return markup.heading("Without a time", level=3) + markup.table(
-        ("shape", "contestant", "status", "reason"), rows, name=f"failures-{_anchor(board)}"
-    )
+    return markup.heading("Without a time", level=3) + failures_table(board.failures, f"failures-{_anchor(board)}")
 
 
-def _environment(shards: Shards, command: str, files: Sequence[Source]) -> str:
-    environments = [fingerprint.to_dict() for fingerprint in shards.fingerprints]
+def _environment(fingerprints: Sequence[Fingerprint], count: int, command: str, files: Sequence[Source]) -> str:
+    environments = [fingerprint.to_dict() for fingerprint in fingerprints]
     rows = [
         [words(name.replace("_", " ")), *(words(_plain(environment[name])) for environment in environments)]
         for name in (field.name for field in fields(Fingerprint))
     ]
-    rows.append([words("sha256"), *(words(fingerprint.sha256, "code") for fingerprint in shards.fingerprints)])
-    sessions = [f"environment {at}" for at in range(1, len(shards.fingerprints) + 1)]
+    rows.append([words("sha256"), *(words(fingerprint.sha256, "code") for fingerprint in fingerprints)])
+    sessions = [f"environment {at}" for at in range(1, len(fingerprints) + 1)]
     parts = [
         markup.heading("Environment and data", "environment"),
         markup.table(("fingerprint", *sessions), rows, name="fingerprint"),
         markup.paragraph("Every ratio is taken inside one session, so environments may differ from shape to shape."),
         markup.heading("Data", level=3),
-        markup.paragraph(f"{len(shards.measurements)} rows with every raw time" + (", from:" if files else ".")),
+        markup.paragraph(f"{count} rows with every raw time" + (", from:" if files else ".")),
     ]
     if files:
         listed = [[words(file.name, "code"), words(file.sha256, "code")] for file in files]

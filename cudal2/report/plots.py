@@ -21,7 +21,8 @@ from cudal2.report.board import Board, Standing, baseline_title
 from cudal2.report.canvas import log_ticks, microseconds, new_figure, operations, plain, save_figure, share, svg
 from cudal2.report.heatmap import SATURATED, heatmap_figure
 from cudal2.report.markup import Picture
-from cudal2.report.spread import Judged, floor_of
+from cudal2.report.serving import ServerBoard
+from cudal2.report.spread import Compared, Judged, floor_of
 from cudal2.report.style import DASHES, INK, LOSS, MUTED, OTHERS, OURS, STYLE, TIE
 
 _COLOURS = {"win": OURS, "tie": TIE, "loss": LOSS}
@@ -35,6 +36,22 @@ _HOLLOW: dict[str, Any] = {"facecolors": "white", "edgecolors": INK, "linewidths
 def board_pictures(board: Board) -> list[Picture]:
     """Every picture of a leaderboard as SVG; none if no kernel of ours met the reference there."""
     return [Picture(name, _CAPTIONS[name], svg(figure), name == "heatmap") for name, figure in board_figures(board)]
+
+
+def server_pictures(board: ServerBoard) -> list[Picture]:
+    """The distribution of a server leaderboard as SVG; none if nobody was met there."""
+    return [Picture("ecdf", _CAPTIONS["ecdf"], svg(figure)) for figure in _server_figures(board)]
+
+
+def save_server_board(board: ServerBoard, directory: Path) -> list[Path]:
+    """Writes the distribution as ``server-acc-state-at-qps-ecdf.png``; returns the files."""
+    path = directory / f"{board.key.replace('/', '-').replace('@', '-at-')}-ecdf.png"
+    caption = f"{board.title}. {_CAPTIONS['ecdf']}"
+    return [save_figure(figure, path, caption) for figure in _server_figures(board)]
+
+
+def _server_figures(board: ServerBoard) -> list[Figure]:
+    return [ecdf_figure(board.standings, f"{board.title}, p50")] if board.standings else []
 
 
 def save_board(board: Board, directory: Path) -> list[Path]:
@@ -93,7 +110,7 @@ def save_speedups(shapes: Sequence[Judged], title: str, path: Path) -> Path:
     return save_figure(speedup_figure(shapes, title), path, f"{title}: {_CAPTIONS['floor']}")
 
 
-def ecdf_figure(standings: Sequence[Standing], title: str) -> Figure:
+def ecdf_figure(standings: Sequence[Standing[Any]], title: str) -> Figure:
     """Share of shapes at most this fast, one curve per baseline, the reference in front."""
     with mpl.rc_context(STYLE):
         figure = new_figure(title, 7.0, 4.0 + 0.17 * math.ceil(len(standings) / 2))
@@ -115,7 +132,7 @@ def ecdf_figure(standings: Sequence[Standing], title: str) -> Figure:
     return figure
 
 
-def floor_figure(shapes: Sequence[Judged], title: str, unserved: Sequence[Problem] = ()) -> Figure:
+def floor_figure(shapes: Sequence[Compared], title: str, unserved: Sequence[Problem] = ()) -> Figure:
     """Speed-up of each shape against its lower bound."""
     with mpl.rc_context(STYLE):
         figure = new_figure(title, 7.0, 4.2)
@@ -185,7 +202,7 @@ def _roof(axes: Axes, ceilings: Ceilings, ends: tuple[float, float], name: str, 
     axes.plot(points, rates, color=INK, linewidth=1.0, linestyle=style, zorder=0, label=label)
 
 
-def _against_floor(axes: Axes, shapes: Sequence[Judged], unserved: Sequence[Problem] = ()) -> None:
+def _against_floor(axes: Axes, shapes: Sequence[Compared], unserved: Sequence[Problem] = ()) -> None:
     for edge, _ in CLASSES[:-1]:
         axes.axvline(edge, color=MUTED, linewidth=0.6, zorder=0)
     _verdicts(axes, shapes, [shape.floor_us for shape in shapes])
@@ -195,7 +212,7 @@ def _against_floor(axes: Axes, shapes: Sequence[Judged], unserved: Sequence[Prob
     axes.set_xlabel("floor of the shape")
 
 
-def _verdicts(axes: Axes, shapes: Sequence[Judged], x: Sequence[float]) -> None:
+def _verdicts(axes: Axes, shapes: Sequence[Compared], x: Sequence[float]) -> None:
     """Every ratio with its interval over a logarithmic axis, marked by verdict."""
     axes.axhline(1.0, color=INK, linewidth=0.9, zorder=1)
     size = 4 if len(shapes) < _MANY else 2.5

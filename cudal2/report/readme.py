@@ -5,17 +5,20 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 from cudal2.errors import UsageError
 from cudal2.floor import CLASS_NAMES
 from cudal2.records.benchmark import Benchmark
 from cudal2.records.finals import REFERENCE
 from cudal2.records.fingerprint import Fingerprint
-from cudal2.records.shards import Shards
+from cudal2.records.latency import Latency
+from cudal2.records.shards import Rows, Shards
 from cudal2.report.board import Board, Standing, baseline_title, boards
 from cudal2.report.notes import rounds_text
+from cudal2.report.serving import FIGURES, NONE_SERVED, ServerBoard, figures, server_boards
 from cudal2.report.speed import Row, search_markdown, speed_markdown
-from cudal2.report.spread import Spread
+from cudal2.report.spread import Judged, Spread
 from cudal2.table import KernelTable
 
 BEGIN, END = "<!-- results:begin -->", "<!-- results:end -->"
@@ -23,12 +26,13 @@ BEGIN, END = "<!-- results:begin -->", "<!-- results:end -->"
 _LISTED = 5
 
 
-def results_markdown(shards: Shards, tables: Sequence[KernelTable] = ()) -> str:
+def results_markdown(shards: Shards, tables: Sequence[KernelTable] = (), latencies: Rows[Latency] = NONE_SERVED) -> str:
     """Where it was measured, then one board per mode and accumulator with both PDL columns, the losses, what is served.
 
     Args:
         shards: Finals.
         tables: Kernel tables that were made from them.
+        latencies: Servings.
     """
     columns: dict[tuple[str, str], list[Board]] = {}
     for board in boards(shards.measurements):
@@ -39,6 +43,10 @@ def results_markdown(shards: Shards, tables: Sequence[KernelTable] = ()) -> str:
         lines = [f"- PDL {_pdl(board)}: {_losses(board)}" for board in found]
         lines += [_served(table) for table in tables if table.header.acc == acc]
         parts += [f"### {mode.capitalize()}, {acc} accumulation", _table(found), "\n".join(lines)]
+    by_acc: dict[str, list[ServerBoard]] = {}
+    for served in server_boards(latencies.rows):
+        by_acc.setdefault(served.acc, []).append(served)
+    parts += [_server(acc, served) for acc, served in by_acc.items()]
     return "\n\n".join(parts)
 
 
@@ -47,7 +55,11 @@ def _pdl(board: Board) -> str:
 
 
 def update_readme(
-    path: Path, shards: Shards, benchmarks: Mapping[str, Benchmark], tables: Sequence[KernelTable]
+    path: Path,
+    shards: Shards,
+    benchmarks: Mapping[str, Benchmark],
+    tables: Sequence[KernelTable],
+    latencies: Rows[Latency] = NONE_SERVED,
 ) -> bool:
     """Rewrites what stands between the markers; says whether anything changed.
 
@@ -56,6 +68,7 @@ def update_readme(
         shards: Finals.
         benchmarks: Runs of ``scripts/bench_*.py`` by name; one that is missing has no row.
         tables: Kernel tables that were made from the finals.
+        latencies: Servings.
 
     Raises:
         UsageError: The file lacks the markers.
@@ -66,7 +79,7 @@ def update_readme(
     if not begin or not end:
         raise UsageError(f"{path} has no '{BEGIN}' ... '{END}' to write the results between")
     parts = (
-        results_markdown(shards, tables),
+        results_markdown(shards, tables, latencies),
         speed_markdown(benchmarks, _kernels_speed(shards)),
         search_markdown(benchmarks),
     )
@@ -141,15 +154,15 @@ def _table(found: Sequence[Board]) -> str:
     return "\n".join(f"| {' | '.join(row)} |" for row in rows)
 
 
-def _count(standing: Standing, name: str) -> str:
+def _count(standing: Standing[Judged], name: str) -> str:
     found = standing.by_class[name]
     return str(found.n if found else 0)
 
 
-def _row(pdl: str, standing: Standing) -> list[str]:
+def _row(column: str, standing: Standing[Any]) -> list[str]:
     found = standing.overall
     return [
-        pdl,
+        column,
         baseline_title(standing.baseline),
         str(found.n) if found.n == standing.entered else f"{found.n} of {standing.entered}",
         _ratio(found.geomean),
@@ -161,6 +174,41 @@ def _row(pdl: str, standing: Standing) -> list[str]:
         f"{_ratio(found.floor_ours, '.0%')} / {_ratio(found.floor_other, '.0%')}",
         *(_class(standing.by_class[name]) for name in CLASS_NAMES),
     ]
+
+
+def _server(acc: str, found: Sequence[ServerBoard]) -> str:
+    """Host latency per state and rate: every baseline by its p50, the tails and device time beside it."""
+    head = ["state", "against", "shapes", "geomean", "mean", "won / tied / lost", "lost", "slower", "worst"]
+    rows = [[*head, *(f"{name} (theirs / ours us)" for name in FIGURES)]]
+    rows.append(["---", "---", *["---:"] * (len(rows[0]) - 2)])
+    for board in found:
+        for standing in board.standings:
+            cells = _row(f"{board.state}, {board.target_qps:g}/s", standing)
+            tails = figures(standing.shapes).values()
+            rows.append([*cells[:9], *(f"{one.ratio:.3f} ({one.other_us:.1f} / {one.ours_us:.1f})" for one in tails)])
+    text = (
+        "Host latency of one request at a time at random arrivals, from just before the submission to the completion as"
+        " a native client sees it; our PDL is off. Won, tied, lost, mean and worst are of the p50, by the interval over"
+        " blocks of requests; then p50, p95, p99 and the device time of a launch alone, each as geomean of theirs over"
+        " ours and of both in us."
+    )
+    lines = [f"- {line}" for board in found if (line := _server_remarks(board))]
+    table = "\n".join(f"| {' | '.join(row)} |" for row in rows)
+    return "\n\n".join(part for part in (f"### Server, {acc} accumulation", text, table, "\n".join(lines)) if part)
+
+
+def _server_remarks(board: ServerBoard) -> str:
+    """The floor under every contestant, what was lost, what was too fast an arrival."""
+    parts = [f"a launch of nothing takes {board.empty_us:.1f} us."] if board.empty_us is not None else []
+    standing = board.standing()
+    if standing is not None and standing.losses:
+        lost = _listed([f"{shape.problem.mnk} {_ratio(shape.ratio)}" for shape in standing.losses])
+        parts.append(f"Lost to {baseline_title(REFERENCE)}, worst first: {lost}.")
+    if board.unserved:
+        parts.append(f"No kernel of ours served: {_listed(board.unserved)}.")
+    if board.overloaded:
+        parts.append(f"Requests waited for each other on: {_listed(board.overloaded)}.")
+    return f"{board.state}, {board.target_qps:g}/s: {' '.join(parts)}" if parts else ""
 
 
 def _class(found: Spread | None) -> str:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import re
 import statistics
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -27,22 +28,28 @@ _FP16_SUMS = re.compile(r"allow_fp16_(?:accumulation|reduced_precision_reduction
 
 
 @dataclass(frozen=True)
-class Judged:
+class Compared(ABC):
     """One shape on one leaderboard against one baseline.
 
     Attributes:
         problem: What was computed.
-        floor_us: Its lower bound.
+        floor_us: Lower bound on its device time.
         comparison: Ours against the baseline.
-        ours: Our fastest configuration.
-        other: The baseline, in its better layout.
     """
 
     problem: Problem
     floor_us: float
     comparison: Comparison
-    ours: Measurement
-    other: Measurement
+
+    @property
+    @abstractmethod
+    def ours_us(self) -> float:
+        """Our time."""
+
+    @property
+    @abstractmethod
+    def other_us(self) -> float:
+        """The baseline's."""
 
     @property
     def ratio(self) -> float:
@@ -53,6 +60,29 @@ class Judged:
     def floor_class(self) -> str:
         """Class by floor."""
         return class_of(self.floor_us)
+
+
+@dataclass(frozen=True)
+class Judged(Compared):
+    """Device times of one final.
+
+    Attributes:
+        ours: Our fastest configuration.
+        other: The baseline, in its better layout.
+    """
+
+    ours: Measurement
+    other: Measurement
+
+    @property
+    def ours_us(self) -> float:
+        """Median of ours over rounds."""
+        return self.ours.median_us
+
+    @property
+    def other_us(self) -> float:
+        """Median of the baseline's over the same rounds."""
+        return self.other.median_us
 
 
 def judge(final: Final, baseline: str) -> Judged | None:
@@ -177,7 +207,7 @@ class Spread:
         }
 
 
-def spread(shapes: Sequence[Judged], unserved: int = 0) -> Spread | None:
+def spread(shapes: Sequence[Compared], unserved: int = 0) -> Spread | None:
     """Sums up shapes, and so many that only the baseline solved; ``None`` of nothing."""
     count = len(shapes) + unserved
     if not count:
@@ -197,8 +227,8 @@ def spread(shapes: Sequence[Judged], unserved: int = 0) -> Spread | None:
         faster=sum(ratio > 1.0 for ratio in ratios) / count,
         noticeable=sum(ratio > NOTICEABLE for ratio in ratios) / count,
         slower=(sum(ratio < 1.0 / NOTICEABLE for ratio in ratios) + unserved) / count,
-        ours_us=math.fsum(shape.ours.median_us for shape in shapes),
-        other_us=math.fsum(shape.other.median_us for shape in shapes),
-        floor_ours=geomean(shape.floor_us / shape.ours.median_us for shape in shapes),
-        floor_other=geomean(shape.floor_us / shape.other.median_us for shape in shapes),
+        ours_us=math.fsum(shape.ours_us for shape in shapes),
+        other_us=math.fsum(shape.other_us for shape in shapes),
+        floor_ours=geomean(shape.floor_us / shape.ours_us for shape in shapes),
+        floor_other=geomean(shape.floor_us / shape.other_us for shape in shapes),
     )

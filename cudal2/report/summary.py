@@ -5,16 +5,19 @@ Only finals count: rows of one interleaved, shuffled comparison.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from cudal2.errors import RecordError
 from cudal2.paths import data_dir
+from cudal2.records.fingerprint import Fingerprint
 from cudal2.records.measurement import Measurement
 from cudal2.records.shards import Shards, read_shards
 from cudal2.report.board import Standing, boards
-from cudal2.report.spread import Judged
+from cudal2.report.serving import Served, ServerBoard, figures
+from cudal2.report.spread import Compared
 from cudal2.table import Device
 
 #: Shapes that are called the worst.
@@ -38,10 +41,19 @@ def load_finals(path: Path | None = None) -> Shards:
     """
     path = path or shipped_finals()
     shards = read_shards(path, allow_mixed=True)
-    kinds = sorted({f"{Device.from_fingerprint(one).name} by protocol {one.protocol}" for one in shards.fingerprints})
-    if len(kinds) > 1:
-        raise RecordError(f"{path}: finals on {' and '.join(kinds)}: put each in a folder of its own, for --finals")
+    check_one_kind(shards.fingerprints, f"{path}: finals")
     return shards
+
+
+def check_one_kind(fingerprints: Sequence[Fingerprint], what: str) -> None:
+    """Refuses records of several GPUs or protocols in one report.
+
+    Raises:
+        RecordError: They are.
+    """
+    kinds = sorted({f"{Device.from_fingerprint(one).name} by protocol {one.protocol}" for one in fingerprints})
+    if len(kinds) > 1:
+        raise RecordError(f"{what} on {' and '.join(kinds)}: put each in a folder of its own, for a report of its own")
 
 
 def summarise(records: Iterable[Measurement]) -> dict[str, dict[str, dict[str, Any]]]:
@@ -57,13 +69,13 @@ def summarise(records: Iterable[Measurement]) -> dict[str, dict[str, dict[str, A
     }
 
 
-def _entry(standing: Standing) -> dict[str, Any]:
+def _entry(standing: Standing[Any]) -> dict[str, Any]:
     by_class = {name: found.to_dict() if found else dict(_NO_SHAPE) for name, found in standing.by_class.items()}
     worst = [_shape(shape) for shape in standing.shapes[:WORST]]
     return {**standing.overall.to_dict(), "entered": standing.entered, "by_class": by_class, "worst": worst}
 
 
-def _shape(shape: Judged) -> dict[str, Any]:
+def _shape(shape: Compared) -> dict[str, Any]:
     found = shape.comparison
     return {
         "mnk": shape.problem.mnk,
@@ -71,6 +83,25 @@ def _shape(shape: Judged) -> dict[str, Any]:
         "low": found.low,
         "high": found.high,
         "verdict": found.verdict,
-        "ours_us": shape.ours.median_us,
-        "theirs_us": shape.other.median_us,
+        "ours_us": shape.ours_us,
+        "theirs_us": shape.other_us,
     }
+
+
+def summarise_servings(found: Iterable[ServerBoard]) -> dict[str, dict[str, dict[str, Any]]]:
+    """``server/acc/state@qps`` -> baseline -> the same figures of the median latency, and ``p50`` to ``device`` apart.
+
+    The fractions of the floor are left out: a floor bounds device time.
+    """
+    return {
+        board.key: {standing.baseline: _server_entry(standing) for standing in board.standings}
+        for board in found
+        if board.standings
+    }
+
+
+def _server_entry(standing: Standing[Served]) -> dict[str, Any]:
+    entry = _entry(standing)
+    for figures_over_shapes in (entry, *entry["by_class"].values()):
+        figures_over_shapes.pop("floor_fraction", None)
+    return {**entry, **{name: asdict(one) for name, one in figures(standing.shapes).items()}}

@@ -10,8 +10,10 @@ from cudal2.floor import CLASS_NAMES
 from cudal2.records.finals import REFERENCE
 from cudal2.report.board import Board, baseline_title
 from cudal2.report.clocks import clocks_of, pooled
-from cudal2.report.spread import Judged, Spread
+from cudal2.report.serving import FIGURES, ServerBoard, figures
+from cudal2.report.spread import Compared, Spread
 from cudal2.report.summary import WORST
+from cudal2.space.config import KernelConfig
 
 
 @dataclass(frozen=True)
@@ -31,6 +33,8 @@ class Table:
 
 _SPREAD = ("shapes", "geomean", "mean", "worst", "won", "tied", "lost", "unserved", "lost%", ">5%slower", "total",
            "of_floor", "theirs")  # fmt: skip
+#: Columns at the end that mean nothing of latencies: sums over requests that nobody made, floors of device time.
+_OFFLINE_ONLY = ("total", "of_floor", "theirs")
 _SHAPE = ("shape", "speedup", "95%", "verdict", "floor_us", "ours_us", "theirs_us", "kernel")
 
 
@@ -45,18 +49,45 @@ def report_tables(found: Sequence[Board]) -> list[Table]:
             against = f"{board.key}, against {baseline_title(REFERENCE)}"
             classes = tuple((name, *_spread(standing.by_class[name])) for name in CLASS_NAMES)
             tables.append(Table(f"{against}, by class of floor", ("class", *_SPREAD), classes))
-            worst = tuple(_shape(shape) for shape in standing.shapes[:WORST])
+            worst = tuple(_shape(shape, shape.ours.config) for shape in standing.shapes[:WORST])
             tables.append(Table(f"{against}, worst {len(worst)}", _SHAPE, worst))
     return tables
 
 
-def every_shape(found: Sequence[Board]) -> Table:
+def server_tables(found: Sequence[ServerBoard]) -> list[Table]:
+    """Per state and rate: every baseline by its p50 with tails and device time, and the reference's worst shapes."""
+    tables = []
+    for board in found:
+        rows = []
+        for standing in board.standings:
+            tails = (
+                f"{one.ratio:.3f} {one.ours_us:.1f}/{one.other_us:.1f}" for one in figures(standing.shapes).values()
+            )
+            rows.append((standing.baseline, *_spread(standing.overall)[: -len(_OFFLINE_ONLY)], *tails))
+        empty = "" if board.empty_us is None else f", a launch of nothing {board.empty_us:.1f} us"
+        tally = f"{len(board.servings)} shapes, {len(board.failures)} contestants without a latency{empty}"
+        header = ("against", *_SPREAD[: -len(_OFFLINE_ONLY)], *(f"{name} ours/theirs us" for name in FIGURES))
+        tables.append(Table(f"{board.key}, host latency, counted by p50: {tally}", header, tuple(rows)))
+        reference = board.standing()
+        if reference is not None:
+            worst = tuple(_shape(shape, shape.ours.config) for shape in reference.shapes[:WORST])
+            title = f"{board.key}, against {baseline_title(REFERENCE)}, worst {len(worst)}"
+            tables.append(Table(title, _SHAPE, worst))
+    return tables
+
+
+def every_shape(found: Sequence[Board], served: Sequence[ServerBoard] = ()) -> Table:
     """Every shape of every leaderboard against the reference, slowest of ours first, then those nobody served."""
     rows: list[tuple[Any, ...]] = []
     for board in found:
         standing = board.standing()
-        rows += [(board.key, *_shape(shape)) for shape in (standing.shapes if standing else ())]
+        shapes = standing.shapes if standing else ()
+        rows += [(board.key, *_shape(shape, shape.ours.config)) for shape in shapes]
         rows += [(board.key, mnk, None, None, "unserved", None, None, None, reason) for mnk, reason in board.unserved]
+    for serving in served:
+        sooner = serving.standing()
+        rows += [(serving.key, *_shape(shape, shape.ours.config)) for shape in (sooner.shapes if sooner else ())]
+        rows += [(serving.key, mnk, None, None, "unserved", *[None] * 4) for mnk in serving.unserved]
     return Table(f"every shape against {baseline_title(REFERENCE)}", ("board", *_SHAPE), tuple(rows))
 
 
@@ -89,9 +120,9 @@ def _percent(value: float | None) -> str | None:
     return None if value is None else f"{value:.0%}"
 
 
-def _shape(shape: Judged) -> tuple[Any, ...]:
+def _shape(shape: Compared, config: KernelConfig | None) -> tuple[Any, ...]:
     found = shape.comparison
     return (
         shape.problem.mnk, found.ratio, f"{found.low:.3f}..{found.high:.3f}", found.verdict, shape.floor_us,
-        shape.ours.median_us, shape.other.median_us, shape.ours.config.name if shape.ours.config else None,
+        shape.ours_us, shape.other_us, config.name if config else None,
     )  # fmt: skip
