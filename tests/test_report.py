@@ -12,8 +12,8 @@ from cudal2.cli.main import main
 from cudal2.errors import RecordError, UsageError
 from cudal2.records.finals import compare, group_finals, latest_finals
 from cudal2.records.fingerprint import Fingerprint
-from cudal2.records.shards import RecordLog
-from cudal2.report import plots, readme, summary
+from cudal2.records.shards import RecordLog, Shards
+from cudal2.report import notes, plots, readme, summary
 from cudal2.report.board import boards
 from cudal2.table import KernelTable
 
@@ -73,6 +73,13 @@ def test_latest_final_counts_even_if_it_is_worse():
 def test_search_rows_without_a_baseline_are_no_final():
     assert group_finals([row("64_64_64", "sm90_ws", [1.0], config=CONFIG)]) == []
     assert summary.summarise([row("64_64_64", "sm90_ws", [1.0], config=CONFIG)]) == {}
+
+
+def test_the_rounds_that_chose_are_not_counted_as_rounds_of_a_final():
+    rows = final_rows("64_64_64", 1.0, {"cublaslt_auto": 2.0}, rounds=6)
+    rows = [dataclasses.replace(one, process_rounds=(3, 3)) for one in rows]
+    chosen = row("64_64_64", "sm90_ws", [1.0] * 7, config=CONFIG, utc="1999-01-01T00:00:00+00:00")
+    assert notes.rounds_text(Shards((), (chosen, *rows))) == "6 shuffled rounds of 2 processes"
 
 
 def test_pairing_removes_a_drift_that_unpaired_medians_would_see():

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from cudal2.floor import SUSTAINED
+from cudal2.records.finals import group_finals
 from cudal2.records.shards import Shards
 from cudal2.report.board import Board, baseline_title
 from cudal2.report.clocks import clocks_of, pooled
@@ -70,8 +71,8 @@ def lead(shards: Shards, found: Sequence[Board]) -> str:
 
 
 def rounds_text(shards: Shards) -> str:
-    """``9 shuffled rounds``, and of how many processes where there were several."""
-    good = [row for row in shards.measurements if row.ok]
+    """``9 shuffled rounds``, and of how many processes if several; rounds of a selection are no rounds of a final."""
+    good = [row for final in group_finals(shards.measurements) for row in final.rows if row.ok]
     rounds = _span([str(count) for count in sorted({len(row.times_us) for row in good})])
     processes = sorted({len(row.process_rounds) or 1 for row in good})
     several = f" of {_span([str(count) for count in processes])} processes" if processes[-1:] > [1] else ""
