@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from cudal2.bench import device
 from cudal2.bench.device import gpu_lock
 from cudal2.bench.isolation import IsolatedProcess, JobDiedError, JobFailedError, JobTimeoutError
 from cudal2.bench.jobs import Candidate, Prepared
@@ -336,3 +337,15 @@ def eventually(condition: Any, seconds: float = 10.0) -> bool:
     while not condition() and time.monotonic() < deadline:
         time.sleep(0.05)
     return bool(condition())
+
+
+def test_clocks_are_asked_for_again_only_when_they_are_old(monkeypatch: pytest.MonkeyPatch) -> None:
+    now, asked = [100.0], []
+    monkeypatch.setattr(device, "_nvml_handle", lambda index: None)
+    monkeypatch.setattr(device.time, "monotonic", lambda: now[0])
+    clocks = device.Clocks(0)
+    monkeypatch.setattr(clocks, "sample", lambda: asked.append(now[0]) or device.ClockSample(sm_clock_mhz=len(asked)))
+    for now[0] in (100.0, 100.1, 100.19, 100.3, 100.4):
+        clocks.recent(0.2)
+    assert asked == [100.0, 100.3]
+    assert clocks.recent(0.2).sm_clock_mhz == 2
