@@ -26,7 +26,7 @@ examples:
   cudal2 doctor                 everything; exit code 2 only if the jobs that need no GPU cannot run
   cudal2 doctor --need gpu      what measuring needs; exit code 2 unless this machine can"""
 
-JOBS = ("table", "replay", "build", "gpu", "server", "profile", "report")
+JOBS = ("table", "replay", "build", "gpu", "server", "foreign", "profile", "report")
 
 
 @dataclass(frozen=True)
@@ -101,6 +101,9 @@ def examine(arch: Any) -> list[Check]:
         _guarded("NVRTC and headers", ("build", "gpu"), pip_install("build"), lambda: _toolchain(arch)),
         _guarded("build cache", ("build", "gpu"), "set CUDAL2_CACHE_DIR to a directory you can write", _cache),
         _guarded("C compiler", ("server",), "install one, for example `apt install gcc`, or set CC", _c_compiler),
+        _guarded(
+            "nvcc", ("foreign",), "install a CUDA toolkit and set CUDA_HOME, or pip install nvidia-cuda-nvcc", _nvcc
+        ),
         _gpu(),
         _torch_cuda(),
         _package("nvmath-python", "nvmath", ("gpu",), pip_install("cuda")),
@@ -170,6 +173,13 @@ def _c_compiler() -> str:
     from cudal2.build.host import describe_compiler
 
     return describe_compiler()
+
+
+def _nvcc() -> str:
+    from cudal2.build.nvcc import Nvcc
+
+    nvcc = Nvcc.detect()
+    return f"{nvcc.version}, {nvcc.path}"
 
 
 def _cache() -> str:

@@ -66,7 +66,13 @@ CASES = {
     "leaves_a_persisting_limit": ("faults", Status.RUNTIME, "it leaves a persisting-L2 limit"),
     "leaves_a_persisting_window": ("faults", Status.RUNTIME, "it leaves a persisting-L2 window"),
 }
-FINE = {"honest": "outputs", "legacy_stream": "time", "synchronises": "time", "forks_and_prints": "faults"}
+FINE = {
+    "gemm": "../../../examples/gemm",
+    "honest": "outputs",
+    "legacy_stream": "time",
+    "synchronises": "time",
+    "forks_and_prints": "faults",
+}
 
 
 @pytest.fixture(scope="module")
@@ -124,6 +130,7 @@ def test_a_cheat_is_caught_and_the_next_kernel_is_fine(
 def test_an_honest_kernel_passes_as_a_graph_and_its_times_agree(
     worker: Worker, kernels: dict[str, ForeignKernel]
 ) -> None:
+    assert run(worker, kernels["gemm"])[0] is Status.CORRECT
     status, detail, times = run(worker, kernels["honest"])
     assert status is Status.CORRECT and "measure=graph; " in detail, detail
     assert max(times) / min(times) < 1.2
