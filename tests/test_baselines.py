@@ -15,7 +15,7 @@ from cudal2.bench import cublaslt, libraries
 from cudal2.bench.autotune import AutoTuner, Exploration, Screening
 from cudal2.bench.baselines import BothLayouts, LibraryCall, NotSupportedError, TorchMatmul
 from cudal2.bench.inputs import BufferSets
-from cudal2.errors import EnvironmentProblemError
+from cudal2.errors import EnvironmentProblemError, WorkerError
 from cudal2.problem import Problem
 
 SHAPES = [(3, 5, 7), (8, 8, 8), (1, 6, 4)]
@@ -442,3 +442,16 @@ def test_a_wrong_enumerated_call_never_wins_and_the_heuristics_best_is_always_co
     compare, tuner._compare = tuner._compare, lambda calls: compared.extend(calls) or compare(calls)
     tuner.choose([named("tn", 40)], {"tn": Near([39, 38, 37, 36])})
     assert [call.detail for call in compared] == ["rank=36", "rank=37", "rank=38", "rank=40"]
+
+
+@pytest.mark.parametrize("error", [Refused("status 13"), RuntimeError("CUDA error: an illegal memory access")])
+def test_an_algorithm_that_breaks_the_context_is_named_and_what_to_do_said(error):
+    def crash(*_):
+        raise error
+
+    buffers = BothLayouts(BufferSets(Problem(8, 8, 8), 2, "cpu"))
+    tuner = AutoTuner(
+        FakeStopwatch(TIMES), buffers, (Refused,), lambda call: "", 2.0, 3, fault=lambda: "CUDA_ERROR_ILLEGAL_ADDRESS"
+    )
+    with pytest.raises(WorkerError, match=r"rank=7 broke the CUDA context: CUDA_ERROR_ILLEGAL_ADDRESS .enumerated_res"):
+        tuner.choose([named("tn", 8), named("tn", 7, crash)])

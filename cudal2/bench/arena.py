@@ -225,6 +225,7 @@ def tuner(arena: DeviceArena) -> AutoTuner:
         _TUNING_ROUNDS,
         settings.seed,
         Exploration(settings.enumerated_results, settings.enumeration_s),
+        context_fault,
     )
 
 

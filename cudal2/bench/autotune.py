@@ -13,11 +13,13 @@ import random
 import statistics
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
 from cudal2.bench.baselines import Baseline, BothLayouts, LibraryCall
 from cudal2.bench.timing import Stopwatch, interleave, launches_for
+from cudal2.errors import WorkerError
 from cudal2.problem import Layout
 
 logger = logging.getLogger(__name__)
@@ -133,6 +135,7 @@ class AutoTuner:
         rounds: Rounds of the last comparison.
         seed: Seed of its orders.
         exploration: How far to go beyond what is offered.
+        fault: The error that made the CUDA context useless, if any.
     """
 
     def __init__(
@@ -145,6 +148,7 @@ class AutoTuner:
         rounds: int,
         seed: int = 0,
         exploration: Exploration | None = None,
+        fault: Callable[[], str | None] = lambda: None,
     ) -> None:
         self._stopwatch = stopwatch
         self._buffers = buffers
@@ -154,6 +158,7 @@ class AutoTuner:
         self._rounds = rounds
         self._rng = random.Random(seed)
         self._exploration = exploration or Exploration()
+        self._fault = fault
         self._screened: dict[str, float] = {}
 
     def choose(
@@ -206,7 +211,8 @@ class AutoTuner:
 
     def _is_right(self, call: Baseline) -> bool:
         try:
-            reason = self._verify(call)
+            with self._trial(call):
+                reason = self._verify(call)
         except self._errors as error:
             reason = str(error)
         if reason:
@@ -215,31 +221,55 @@ class AutoTuner:
 
     def _runs(self, call: Baseline) -> bool:
         try:
-            call.on(self._buffers).launch(0, self._stopwatch.stream)
+            with self._trial(call):
+                call.on(self._buffers).launch(0, self._stopwatch.stream)
         except self._errors as error:
             logger.info("%s does not run: %s", call.detail, error)
             return False
         return True
 
     def _screen_us(self, call: Baseline, limit_us: float) -> float | None:
-        contestant = call.on(self._buffers)
         try:
-            # The first launch loads the library's kernel; only the next ones tell its time.
-            contestant.launch(0, self._stopwatch.stream)
-            rough_limit_us = limit_us + _ROUGH_OVERHEAD_US
-            rough_us = self._stopwatch.estimate_us(contestant, rough_limit_us)
-            if rough_us > rough_limit_us:
-                return None
-            graph = self._stopwatch.graph(contestant, launches_for(rough_us, _SCREEN_MS))
-            try:
-                time_us = min(graph.time_us() for _ in range(_SCREEN_REPLAYS))
-            finally:
-                graph.close()
+            with self._trial(call):
+                time_us = self._short_us(call, limit_us)
         except self._errors as error:
             logger.info("%s does not run: %s", call.detail, error)
             return None
-        self._screened[call.detail] = time_us
+        if time_us is not None:
+            self._screened[call.detail] = time_us
         return time_us
+
+    def _short_us(self, call: Baseline, limit_us: float) -> float | None:
+        """Best of a few short graphs; ``None`` if the first launches are beyond the limit."""
+        contestant = call.on(self._buffers)
+        # The first launch loads the library's kernel; only the next ones tell its time.
+        contestant.launch(0, self._stopwatch.stream)
+        rough_limit_us = limit_us + _ROUGH_OVERHEAD_US
+        rough_us = self._stopwatch.estimate_us(contestant, rough_limit_us)
+        if rough_us > rough_limit_us:
+            return None
+        graph = self._stopwatch.graph(contestant, launches_for(rough_us, _SCREEN_MS))
+        try:
+            return min(graph.time_us() for _ in range(_SCREEN_REPLAYS))
+        finally:
+            graph.close()
+
+    @contextmanager
+    def _trial(self, call: Baseline) -> Iterator[None]:
+        """Around a call that may do anything.
+
+        Raises:
+            WorkerError: It took the CUDA context with it; nothing can be tuned any more.
+        """
+        trouble: tuple[type[Exception], ...] = (*self._errors, RuntimeError)
+        try:
+            yield
+        except trouble as error:
+            fault = self._fault()
+            if fault is None:
+                raise
+            advice = "enumerated_results: 0 in the file of --bench leaves what is enumerated out"
+            raise WorkerError(f"{call.detail} broke the CUDA context: {fault} ({advice})") from error
 
     def _compare(self, calls: Sequence[LibraryCall]) -> list[float]:
         graphs = []

@@ -11,6 +11,7 @@ from cudal2.bench.correctness import Checks
 from cudal2.bench.libraries import VendorLibraries, library_errors
 from cudal2.bench.timing import Stopwatch, interleave, sized_graph
 from cudal2.errors import EnvironmentProblemError
+from cudal2.launch.driver import context_fault
 from cudal2.problem import Problem
 from cudal2.settings import BenchSettings
 
@@ -47,6 +48,7 @@ class Reference:
             settings.replays,
             settings.seed,
             Exploration(settings.enumerated_results, settings.enumeration_s),
+            context_fault,
         )
         chosen = tuner.choose(self._calls(), self._libraries.enumerated())
         if not chosen:
