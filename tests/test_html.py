@@ -13,9 +13,10 @@ from fabricated_finals import CONFIG, final_rows, row
 
 from cudal2.cli.main import main
 from cudal2.floor import CLASS_NAMES
+from cudal2.records.finals import compare_rows
 from cudal2.records.fingerprint import Fingerprint
 from cudal2.records.shards import RecordLog
-from cudal2.records.speedup_csv import csv_text
+from cudal2.records.speedup_csv import CSV_COLUMNS, csv_text
 from cudal2.report import markup, plots
 from cudal2.report.board import boards
 from cudal2.report.clocks import clocks_of
@@ -238,6 +239,15 @@ def test_fingerprint_protocol_and_the_command_that_makes_it_again(shards, tmp_pa
     assert [cell[0] for cell in document.tables["files"][1]] == [file.name, file.sha256]
 
 
+def test_the_page_says_how_ours_was_chosen_and_in_how_many_processes(tmp_path):
+    rows = final_rows("64_64_64", 1.0, {"cublaslt_auto": 2.0}, rounds=6)
+    old = Document(page(shards_of(tmp_path / "old", rows), {}, COMMAND)).prose
+    assert "at most 1 configuration that" in old and "in 6 shuffled rounds;" in old
+    fresh = [dataclasses.replace(one, process_rounds=(3, 3)) for one in rows]
+    new = Document(page(shards_of(tmp_path / "new", fresh), {}, COMMAND)).prose
+    assert "ours was selected by another process" in new and "in 6 shuffled rounds of 2 processes;" in new
+
+
 def test_the_page_says_what_it_lacks(shards):
     prose = Document(page(shards, {}, COMMAND)).prose
     assert "CUDA-L2, QuACK, Triton, cuBLAS, cuBLASLt-heuristic have no figures" in prose
@@ -304,15 +314,26 @@ def test_the_columns_of_cuda_l2_one_file_per_leaderboard(tmp_path, capsys):
     shards_of(tmp_path, some_finals())
     assert main(["report", "--finals", str(tmp_path / "finals"), "--csv", str(tmp_path / "csv")]) == 0
     assert capsys.readouterr().out == ""
-    assert sorted(file.name for file in (tmp_path / "csv").iterdir()) == ["offline-fp32-off.csv", "offline-fp32-on.csv"]
-    rows = list(csv.DictReader((tmp_path / "csv" / "offline-fp32-off.csv").open()))
-    found = {row["mnk"]: row["cuBLASLt-auto-tuning-max"] for row in rows}
-    board = boards(load_finals(tmp_path / "finals").measurements)[0]
-    shown = {shape.problem.mnk: f"{shape.ratio:.4f}" for shape in board.standing().shapes}
-    assert found == {**shown, "64_64_256": ""}
-    assert rows[0]["cuBLASLt-auto-tuning-nn"] > rows[0]["cuBLASLt-auto-tuning-tn"] == found["64_64_64"]
+    found = boards(load_finals(tmp_path / "finals").measurements)
+    files = sorted((tmp_path / "csv").iterdir())
+    assert [file.name for file in files] == [f"{board.key.replace('/', '-')}.csv" for board in found]
+    # What CUDA-L2's own tables begin with, to the letter.
+    columns = ["torch.matmul"]
+    for library in ("cuBLAS", "cuBLASLt-heuristic", "cuBLASLt-auto-tuning"):
+        columns += [f"{library}-{which}" for which in ("tn", "nn", "max")]
+    for board, file in zip(found, files, strict=True):
+        assert file.read_text().splitlines()[0] == ",".join(["mnk", *columns])
+        rows = {line["mnk"]: line for line in csv.DictReader(file.open())}
+        assert list(rows) == [final.problem.mnk for final in board.finals], "unserved shapes keep their line"
+        for final in board.finals:
+            for column, name in CSV_COLUMNS.items():
+                ours, other = final.ours, final.named(name) if name[-3:] in ("_tn", "_nn") else final.baseline(name)
+                ratio = compare_rows(ours, other).ratio if ours and other else None
+                assert rows[final.problem.mnk][column] == ("" if ratio is None else f"{ratio:.4f}")
+        reference = {shape.problem.mnk: f"{shape.ratio:.4f}" for shape in board.standing().shapes}
+        assert {mnk: line["cuBLASLt-auto-tuning-max"] for mnk, line in rows.items()} == {**reference, "64_64_256": ""}
     with pytest.raises(ValueError, match="several leaderboards"):
-        csv_text(final for board in boards(some_finals()) for final in board.finals)
+        csv_text(final for board in found for final in board.finals)
 
 
 def test_without_matplotlib_the_page_has_tables_and_says_why(folder, tmp_path, monkeypatch, capsys):

@@ -2,10 +2,12 @@
 
 import pytest
 from chromium import Browser, find
-from fabricated_finals import grid_finals
+from fabricated_finals import EVERYONE, grid_finals
 from fabricated_recording import FINGERPRINT
+from fabricated_servings import serving_rows
 
 from cudal2.cli.main import main
+from cudal2.records.latency import KIND
 from cudal2.records.shards import RecordLog
 
 CHROMIUM = find()
@@ -34,12 +36,17 @@ CONTRAST = """(() => {
 
 @pytest.fixture(scope="module")
 def shown(tmp_path_factory):
-    """A page of 96 shapes with every optional contestant and two leaderboards, and a browser."""
+    """A page of 96 shapes with every optional contestant in two leaderboards, one of server mode, and a browser."""
     folder = tmp_path_factory.mktemp("page")
     with RecordLog(folder / "finals", FINGERPRINT) as log:
         log.append(grid_finals(96))
+    with RecordLog(folder / "latency", FINGERPRINT) as log:
+        for mnk in ("64_64_64", "16384_16384_16384"):
+            for served in serving_rows(mnk, 10.0, {name: 12.0 for name in EVERYONE}):
+                log.write_row(KIND, served.to_dict())
     path = folder / "page.html"
-    assert main(["report", "--finals", str(folder / "finals"), "--html", str(path)]) == 0
+    given = ["--finals", str(folder / "finals"), "--latency", str(folder / "latency")]
+    assert main(["report", *given, "--html", str(path)]) == 0
     with Browser(CHROMIUM, folder / "profile") as browser:
         yield browser, path
 
@@ -49,7 +56,7 @@ def test_the_page_as_a_reader_sees_it(shown, width, dark):
     browser, path = shown
     browser.open(path, width=width, dark=dark)
     images = browser.evaluate(IMAGES)
-    assert [name for name, *_ in images] == ["heatmap", "ecdf", "floor", "flops", "roofline"] * 2
+    assert [name for name, *_ in images] == [*["heatmap", "ecdf", "floor", "flops", "roofline"] * 2, "ecdf"]
     assert all(size > 100 for _, *sizes in images for size in sizes)
     assert browser.evaluate("document.documentElement.scrollWidth") <= width, "the page scrolls sideways"
     assert browser.evaluate("document.body.scrollWidth") <= width

@@ -186,6 +186,22 @@ def test_optional_contestants_count_on_the_shapes_they_were_entered_on() -> None
     }
     (quack,) = (one for one in board.standings if one.baseline == "quack")
     assert quack.overall.ours_us == 2.0, "totals are over the same shapes on both sides"
+    # In our place, against the reference: half as fast, twice as fast, and one shape failed.
+    quack, foreign = (one.overall for one in board.rivals)
+    assert (quack.n, quack.win, quack.loss, quack.unserved, quack.worst) == (2, 1, 1, 1, pytest.approx(0.5))
+    assert (foreign.n, foreign.win, foreign.worst) == (1, 1, pytest.approx(4.0))
+
+
+def test_foreign_kernels_have_their_figures_where_none_of_ours_ran(tmp_path: Path, capsys) -> None:
+    rows = final_rows("64_64_64", None, {"cublaslt_auto": 2.0, "foreign:fast": 1.0})
+    (board,) = boards(rows)
+    assert board.standings == () and [one.baseline for one in board.rivals] == ["foreign:fast"]
+    folder = written(tmp_path / "finals", ({}, rows))
+    assert cli.main(["report", "--finals", str(folder)]) == 0
+    out = capsys.readouterr().out
+    assert "1 unserved" in out and "foreign:fast       1    2.000" in out
+    text = page(summary.load_finals(folder), {}, "command")
+    assert 'id="rivals-offline-fp32-off"' in text and "No kernel of ours has a time on this leaderboard" in text
 
 
 def test_the_readme_does_not_grow_with_the_shapes(tmp_path: Path) -> None:

@@ -114,6 +114,8 @@ def test_the_page_shows_every_contestant_of_every_shape(tmp_path: Path) -> None:
     for name in ("standings", "worst", "shapes", "failures"):
         assert f'id="{name}-server-fp32-warm-at-1000"' in text
     assert text.count("launch of nothing</td>") == 3 and "foreign:f" in text
+    shapes = text[text.index('id="shapes-server') : text.index('id="failures-server')]
+    assert [shapes.count(f"<td>{mnk}</td>") for mnk in ("64_64_64", "4096_4096_64", "64_64_128")] == [5, 4, 3]
     assert "offline leaderboards hold device time" in text and "there are no servings" not in text
     overview = text[text.index('id="table-overview"') : text.index('id="notes"')]
     assert "Server, fp32 accumulation, idle, warm L2, 1000 requests per second" in overview

@@ -15,7 +15,7 @@ from cudal2.floor import CLASS_NAMES, class_of
 from cudal2.problem import Problem
 from cudal2.records.finals import BASELINES, REFERENCE, Final, latest_finals, names_of
 from cudal2.records.measurement import Measurement
-from cudal2.report.spread import Compared, Judged, Spread, floor_of, judge, spread
+from cudal2.report.spread import Compared, Judged, Spread, floor_of, judge, judge_rival, spread
 
 #: Names of the baselines for readers.
 TITLES = {
@@ -78,11 +78,13 @@ class Board:
     Attributes:
         key: ``mode/acc/pdl``.
         standings: Baselines that were measured, in the order of reports.
+        rivals: Every other contestant in our place, against the reference.
         finals: The newest final of each shape, by sizes; shapes without a kernel of ours included.
     """
 
     key: str
     standings: tuple[Standing[Judged], ...]
+    rivals: tuple[Standing[Judged], ...]
     finals: tuple[Final, ...]
 
     @property
@@ -142,16 +144,34 @@ def competitors(entered: Set[str]) -> tuple[str, ...]:
 
 def _board(key: str, finals: list[Final]) -> Board:
     entered = {row.contestant for final in finals for row in final.rows if row.config is None}
-    standings = (_standing(name, finals) for name in competitors(entered))
-    return Board(key, tuple(standing for standing in standings if standing is not None), tuple(finals))
+    names = competitors(entered)
+    standings = (_standing(name, finals) for name in names)
+    rivals = (_rival(name, finals) for name in names if name != REFERENCE)
+    return Board(
+        key,
+        tuple(standing for standing in standings if standing is not None),
+        tuple(rival for rival in rivals if rival is not None),
+        tuple(finals),
+    )
 
 
 def _standing(baseline: str, finals: list[Final]) -> Standing[Judged] | None:
-    names = names_of(baseline)
-    entered = sum(any(row.config is None and row.contestant in names for row in final.rows) for final in finals)
     shapes = [judged for final in finals if (judged := judge(final, baseline)) is not None]
     missed = [final.problem for final in finals if final.ours is None and final.baseline(baseline) is not None]
-    return stand(baseline, entered, shapes, missed)
+    return stand(baseline, len(_entries(baseline, finals)), shapes, missed)
+
+
+def _rival(name: str, finals: list[Final]) -> Standing[Judged] | None:
+    """A shape it was entered on and did not solve counts as lost, one it was not entered on does not count."""
+    entries = _entries(name, finals)
+    shapes = [judged for final in entries if (judged := judge_rival(final, name, REFERENCE)) is not None]
+    missed = [one.problem for one in entries if one.baseline(name) is None and one.baseline(REFERENCE) is not None]
+    return stand(name, len(entries), shapes, missed)
+
+
+def _entries(baseline: str, finals: list[Final]) -> list[Final]:
+    names = names_of(baseline)
+    return [final for final in finals if any(row.config is None and row.contestant in names for row in final.rows)]
 
 
 def stand(baseline: str, entered: int, shapes: Iterable[Shape], missed: Sequence[Problem]) -> Standing[Shape] | None:

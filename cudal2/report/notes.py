@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from cudal2.floor import SUSTAINED
 from cudal2.records.finals import group_finals
+from cudal2.records.measurement import Measurement
 from cudal2.records.shards import Shards
 from cudal2.report.board import Board, baseline_title
 from cudal2.report.clocks import clocks_of, pooled
@@ -16,9 +17,9 @@ _TIES = (
     "a ratio is the median over rounds of the baseline's time over ours in the same round, so above 1 ours is faster. "
     "Its 95 % interval reaches from the lowest to the highest end of percentile bootstraps over the rounds of each "
     "measuring process. Won: the interval lies above 1; lost: below; tied: it holds 1, and the measurement cannot tell "
-    "the two apart. Chance within one process calls about one in twenty equal shapes won or lost, and what differs "
-    "from process to process calls more; only processes that agree exclude that. Nothing is corrected for looking at "
-    "many shapes."
+    "the two apart. Of equal shapes chance alone calls about one in twenty won or lost in nine rounds of one process, "
+    "one in 32 in three rounds of each of two; in one process, what differs from process to process comes on top. "
+    "Nothing is corrected for looking at many shapes."
 )
 _COUNTS = (
     "means and totals are over the shapes that both sides solved, and their number stands beside them. A shape that "
@@ -94,8 +95,7 @@ def notes(found: Sequence[Board], served: Sequence[ServerBoard] = ()) -> list[st
         f"Classes: {_FLOOR}",
         "Layouts: ours takes B as column B says, tn for [N,K], nn for [K,N]; cuBLAS and cuBLASLt are measured with B "
         "in both layouts and the faster one counts; torch.matmul takes B as ours does.",
-        f"Choice: ours is the best of at most {_most_entered(found)} configurations that entered a final; a library is "
-        "the better of its layouts. Both are chosen by the rounds that are reported, so both are slightly flattered.",
+        f"Choice: {_choice(found)}",
         f"PDL: {_PDL}",
         f"Two clocks: {_HOST if served else _NO_HOST}",
     ]
@@ -104,6 +104,26 @@ def notes(found: Sequence[Board], served: Sequence[ServerBoard] = ()) -> list[st
     if absent:
         texts.append(f"Not measured: {', '.join(absent)} have no figures on at least one leaderboard here.")
     return texts
+
+
+def selected_beforehand(rows: Iterable[Measurement]) -> bool:
+    """Whether each kernel of ours was selected by a process whose rounds are not among its times."""
+    ours = [row for row in rows if row.config is not None and row.ok]
+    return bool(ours) and all(row.process_rounds for row in ours)
+
+
+def _choice(found: Sequence[Board]) -> str:
+    if selected_beforehand(row for board in found for final in board.finals for row in final.rows):
+        return (
+            "ours was selected by another process, none of whose rounds counts here. A library is the better of its "
+            "layouts by the rounds that are reported, so it is slightly flattered."
+        )
+    most = _most_entered(found)
+    entered = f"{most} configuration{'' if most == 1 else 's'}"
+    return (
+        f"ours is the best of at most {entered} that entered a final; a library is the better of its layouts. Both are "
+        "chosen by the rounds that are reported, so both are slightly flattered."
+    )
 
 
 def _most_entered(found: Sequence[Board]) -> int:

@@ -92,6 +92,7 @@ def _anchor(board: Board) -> str:
 
 
 _HEAD = (*SPREAD_HEAD, "total time", "ours of floor", "theirs of floor")
+_RIVALS_HEAD = (*SPREAD_HEAD, "total time", "of floor", f"{baseline_title(REFERENCE)} of floor")
 
 
 def _spread(found: Spread | None, entered: int = 0) -> list[Cell]:
@@ -141,26 +142,28 @@ def _board(board: Board, pictures: Sequence[Picture]) -> str:
 
 
 def _standings(board: Board) -> str:
-    """Everyone over all shapes, then everyone by class."""
-    if not board.standings:
-        return markup.paragraph("No kernel of ours has a time on this leaderboard.")
-    titles = [words(baseline_title(standing.baseline)) for standing in board.standings]
-    overall = [
-        [title, *_spread(standing.overall, standing.entered)]
-        for title, standing in zip(titles, board.standings, strict=True)
-    ]
-    by_class = [
-        [title, *(class_cell(standing.by_class[name]) for name in CLASS_NAMES)]
-        for title, standing in zip(titles, board.standings, strict=True)
-    ]
+    """Everyone over all shapes, everyone by class, and how everyone else stands to the reference."""
     anchor = _anchor(board)
-    return "\n".join(
-        (
+    parts = [markup.paragraph("No kernel of ours has a time on this leaderboard.")]
+    if board.standings:
+        overall = [[_title(one), *_spread(one.overall, one.entered)] for one in board.standings]
+        classes = [[_title(one), *(class_cell(one.by_class[name]) for name in CLASS_NAMES)] for one in board.standings]
+        parts = [
             markup.table(("against", *_HEAD), overall, name=f"standings-{anchor}"),
             markup.heading("Geomean by class of floor, and won / tied / lost of the shapes", level=3),
-            markup.table(("against", *CLASS_NAMES), by_class, name=f"geomeans-{anchor}"),
-        )
-    )
+            markup.table(("against", *CLASS_NAMES), classes, name=f"geomeans-{anchor}"),
+        ]
+    if board.rivals:
+        rivals = [[_title(one), *_spread(one.overall, one.entered)] for one in board.rivals]
+        parts += [
+            markup.heading(f"The others against {baseline_title(REFERENCE)}, ours left out", level=3),
+            markup.table(("contestant", *_RIVALS_HEAD), rivals, name=f"rivals-{anchor}"),
+        ]
+    return "\n".join(parts)
+
+
+def _title(standing: Standing[Judged]) -> Cell:
+    return words(baseline_title(standing.baseline))
 
 
 def _classes(board: Board, standing: Standing[Judged]) -> str:

@@ -10,12 +10,12 @@ from typing import Any
 from cudal2.errors import UsageError
 from cudal2.floor import CLASS_NAMES
 from cudal2.records.benchmark import Benchmark
-from cudal2.records.finals import REFERENCE
+from cudal2.records.finals import REFERENCE, latest_finals
 from cudal2.records.fingerprint import Fingerprint
 from cudal2.records.latency import Latency
 from cudal2.records.shards import Rows, Shards
 from cudal2.report.board import Board, Standing, baseline_title, boards
-from cudal2.report.notes import rounds_text
+from cudal2.report.notes import rounds_text, selected_beforehand
 from cudal2.report.serving import FIGURES, NONE_SERVED, ServerBoard, figures, server_boards
 from cudal2.report.speed import Row, search_markdown, speed_markdown
 from cudal2.report.spread import Judged, Spread
@@ -109,10 +109,13 @@ def _span(shards: Shards) -> str:
 def _provenance(shards: Shards) -> str:
     devices = "; ".join(dict.fromkeys(_device(fingerprint) for fingerprint in shards.fingerprints))
     protocol = ", ".join(sorted({str(fingerprint.protocol) for fingerprint in shards.fingerprints}))
+    finals = latest_finals(shards.measurements).values()
+    beforehand = selected_beforehand(row for final in finals for row in final.rows)
+    ours = "the configuration that another process selected" if beforehand else "the fastest finalist"
     return (
         f"Measured {_span(shards)} on {devices}. Protocol v{protocol}: {rounds_text(shards)}, all"
         " contestants interleaved, CUDA graphs over rotating buffers that outsize the L2, N(0,1) data, clocks free.\n"
-        "A speed-up is the median over rounds of baseline time / our time; ours is the fastest finalist, cuBLAS and"
+        f"A speed-up is the median over rounds of baseline time / our time; ours is {ours}, cuBLAS and"
         " cuBLASLt the better of their NN and TN runs. Won, tied, lost go by its 95 % interval; a shape only the"
         " baseline solved is lost. Slower: by more than 5 %. Of floor: geomean of the time that launch and sustained"
         " rates of the chip allow (`cudal2/floor.py`) over ours / theirs. The last five columns are geomeans by class"

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 from cudal2.floor import CLASS_NAMES
 from cudal2.records.finals import REFERENCE
-from cudal2.records.latency import Latency, Serving
+from cudal2.records.latency import EMPTY, Latency, Serving
 from cudal2.report import markup
-from cudal2.report.board import Standing, baseline_title
+from cudal2.report.board import Standing, baseline_title, competitors
 from cudal2.report.cells import SPREAD_HEAD, class_cell, failures_table, interval, kernel_name, spread_cells
 from cudal2.report.clocks import pooled
 from cudal2.report.markup import Cell, Picture, number, words
@@ -115,9 +115,14 @@ def _of_serving(board: ServerBoard, serving: Serving) -> list[list[Cell]]:
     rows = []
     if ours is not None:
         rows.append([words(mnk), words(kernel_name(ours.config, ours.contestant), "code"), *_us(ours), *blank])
-    for standing in board.standings:
-        if (shape := standing.by_problem.get(serving.problem)) is not None:
+    judged = {standing.baseline: standing.by_problem.get(serving.problem) for standing in board.standings}
+    entered = {row.contestant for row in serving.rows if row.config is None} - {EMPTY}
+    for name in competitors(entered):
+        shape, row = judged.get(name), serving.baseline(name)
+        if shape is not None:
             rows.append(_shape_row(shape))
+        elif row is not None:
+            rows.append([words(mnk), words(row.contestant), *_us(row), *blank])
     if serving.empty is not None:
         rows.append([words(mnk), words("launch of nothing"), *_us(serving.empty), *blank])
     return rows

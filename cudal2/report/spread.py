@@ -18,7 +18,7 @@ from typing import Any
 from cudal2.errors import RecordError
 from cudal2.floor import class_of, floor_us
 from cudal2.problem import Problem
-from cudal2.records.finals import Comparison, Final
+from cudal2.records.finals import Comparison, Final, compare_rows
 from cudal2.records.measurement import Measurement
 
 #: A difference that somebody would notice: one side takes more than this many times as long as the other.
@@ -91,12 +91,19 @@ def judge(final: Final, baseline: str) -> Judged | None:
     Raises:
         RecordError: The two did not compute the same thing under the same terms, or not in the same rounds.
     """
-    ours, other = final.ours, final.baseline(baseline)
+    return _judged(final, final.ours, final.baseline(baseline))
+
+
+def judge_rival(final: Final, rival: str, baseline: str) -> Judged | None:
+    """One baseline in our place, against another; as :func:`judge`."""
+    return _judged(final, final.baseline(rival), final.baseline(baseline))
+
+
+def _judged(final: Final, ours: Measurement | None, other: Measurement | None) -> Judged | None:
     if ours is None or other is None:
         return None
     check_comparable(ours, other)
-    comparison = final.against(baseline)
-    return None if comparison is None else Judged(final.problem, floor_of(final.problem), comparison, ours, other)
+    return Judged(final.problem, floor_of(final.problem), compare_rows(ours, other), ours, other)
 
 
 def check_comparable(ours: Measurement, other: Measurement) -> None:
@@ -113,7 +120,7 @@ def check_comparable(ours: Measurement, other: Measurement) -> None:
     ]
     differing = [f"{name} {mine} against {theirs}" for name, mine, theirs in terms if mine != theirs]
     if ours.problem.acc == "fp32":
-        differing += [f"fp32 sums against {found}" for found in _FP16_SUMS.findall(other.detail)]
+        differing += [f"fp32 sums against {found}" for row in (ours, other) for found in _FP16_SUMS.findall(row.detail)]
     if differing:
         raise RecordError(
             f"{ours.problem.mnk}: no speed-up over {other.contestant} can be given ({', '.join(differing)}): "

@@ -44,6 +44,10 @@ def report_tables(found: Sequence[Board]) -> list[Table]:
     for board in found:
         rows = [(standing.baseline, *_spread(standing.overall)) for standing in board.standings]
         tables.append(Table(f"{board.key}: {_tally(board)}", ("against", *_SPREAD), tuple(rows)))
+        if board.rivals:
+            others = tuple((rival.baseline, *_spread(rival.overall)) for rival in board.rivals)
+            title = f"{board.key}, the others against {baseline_title(REFERENCE)}, ours left out"
+            tables.append(Table(title, ("contestant", *_SPREAD[:-1], REFERENCE), others))
         standing = board.standing()
         if standing is not None:
             against = f"{board.key}, against {baseline_title(REFERENCE)}"
