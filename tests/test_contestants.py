@@ -121,7 +121,9 @@ def test_quack_that_cannot_run_or_load_leaves_the_others_alone(fake_quack, buffe
     assert contestants.choose(("quack",), tuner, buffers) == []
     assert "quack does not compete: none of its 18 configurations" in caplog.text
     monkeypatch.setitem(sys.modules, "quack.gemm", None)
+    caplog.clear()
     assert contestants.choose(("quack",), tuner, buffers) == []
+    assert "quack does not compete: quack-kernels does not load" in caplog.text, "the package, not its configurations"
 
 
 class Kernel:

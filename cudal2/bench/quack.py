@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from cudal2.bench.autotune import AutoTuner
-from cudal2.bench.baselines import BothLayouts
+from cudal2.bench.baselines import BothLayouts, NotSupportedError
 from cudal2.bench.contestants import reasons
 from cudal2.problem import Layout
 
@@ -140,9 +140,14 @@ class BoundQuack:
 
 def choose(tuner: AutoTuner) -> list[QuackGemm]:
     """The fastest right configuration, found as cuBLASLt's algorithms are; all are compiled before any is timed."""
+    try:
+        _gemm()
+    except NotSupportedError as error:
+        logger.warning("quack does not compete: %s", error)
+        return []
     best = tuner.screened([QuackGemm(config) for config in CONFIGS], 1)
     if not best:
-        logger.warning("quack does not compete: none of its %d configurations runs here", len(CONFIGS))
+        logger.warning("quack does not compete: none of its %d configurations runs here (-v says why)", len(CONFIGS))
     return [QuackGemm(call.config, len(CONFIGS)) for call in best]
 
 

@@ -54,11 +54,12 @@ def test_the_counters_say_what_is_known_of_these_kernels(book: ProfileBook) -> N
     assert small.tma_load_bytes > 1.5 * large.tma_load_bytes, "smaller tiles read their operands more often"
 
 
-def test_a_small_problem_misses_on_a_flushed_cache(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert profile("--mnk", "64_64_64", "--config", SMALL.replace("_s4", "_s2"), "--out", tmp_path, "--json") == 0
+def test_what_is_read_once_misses_on_a_flushed_cache(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    # Not smaller: of a kernel with a few hundred sectors the tool makes hit rates above 100 %.
+    assert profile("--mnk", "64_8192_64", "--config", SMALL.replace("_s4", "_s2"), "--out", tmp_path, "--json") == 0
     (row,) = json.loads(capsys.readouterr().out)
-    assert row["counters"]["tensor_active"] < 0.05 and row["counters"]["l2_hit_rate"] < 0.8
-    assert ProfileBook.load(tmp_path).profiles()[0].problem == Problem.parse("64_64_64")
+    assert row["counters"]["tensor_active"] < 0.1 and row["counters"]["l2_hit_rate"] < 0.8
+    assert ProfileBook.load(tmp_path).profiles()[0].problem == Problem.parse("64_8192_64")
 
 
 def test_several_shapes_of_the_table_are_one_run(tmp_path: Path) -> None:
