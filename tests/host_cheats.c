@@ -162,7 +162,7 @@ KERNEL(leaks) {
   return honest(a, b, c, m, n, k);
 }
 KERNEL(leaves_a_setting) {
-  setenv("TEST_SETTING", "a persisting-L2 limit of 4096 bytes, 0 before", 1);
+  setenv("TEST_SETTING", "the persisting-L2 limit at 4096 bytes, which was 0", 1);
   return honest(a, b, c, m, n, k);
 }
 KERNEL(crashes) { return *(volatile int*)8 = 1; }

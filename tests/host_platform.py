@@ -18,7 +18,10 @@ from typing import Any
 from cudal2.bench.foreign import child
 
 LEAK, SETTING, NO_GRAPHS = "TEST_LEAK", "TEST_SETTING", "TEST_NO_GRAPHS"
+#: Set while a capture is going on, for ``host_cuda``.
+CAPTURING = "TEST_CAPTURING"
 CHEATS = Path(__file__).with_name("host_cheats.c")
+CUDA = Path(__file__).with_name("host_cuda")
 
 
 class HostDevice:
@@ -54,6 +57,11 @@ class HostDevice:
     def capture(self, enqueue: Callable[[], None]) -> None:
         first, self._captured_before = not self._captured_before, True
         if not self._graphs and not first:
+            os.environ[CAPTURING] = "1"
+            try:
+                enqueue()
+            finally:
+                del os.environ[CAPTURING]
             raise RuntimeError("operation not permitted when stream is capturing")
         self._captured = enqueue
 
@@ -115,6 +123,17 @@ def build(folder: Path, entry: str) -> Path:
     library = folder / "kernel.so"
     flags = ["-O2", "-mf16c", "-w", "-shared", "-fPIC", "-pthread", f"-DENTRY={entry}", f"-DIS_{entry}"]
     subprocess.run(["gcc", *flags, "-o", str(library), str(CHEATS)], check=True, timeout=60)
+    return library
+
+
+def build_entry(folder: Path, entry: str) -> Path:
+    """A library with an entry of ``host_cuda/capture.cc`` inside the code that foreign sources are compiled into."""
+    from cudal2.build.foreign import ForeignSource, _wrapper
+
+    library, wrapper = folder / "kernel.so", folder / "entry.cc"
+    wrapper.write_text(_wrapper(ForeignSource(CUDA / "capture.cc", entry), "tn", {}))
+    flags = ["-O2", "-std=c++17", "-mf16c", "-shared", "-fPIC", f"-I{CUDA}"]
+    subprocess.run(["g++", *flags, "-o", str(library), str(wrapper)], check=True, timeout=60)
     return library
 
 

@@ -34,8 +34,8 @@ def judged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(module, "_LEAK_SECONDS", 0.5)
     opened: list[ForeignTrial] = []
 
-    def make(entry: str, deadline_s: float = 20.0) -> ForeignTrial:
-        library = host_platform.build(tmp_path, entry)
+    def make(entry: str, deadline_s: float = 20.0, build=host_platform.build) -> ForeignTrial:
+        library = build(tmp_path, entry)
         kernel = ForeignKernel("foreign:cheats", entry, library, tmp_path / "log", 0.0, 1 << 16, False, "a kernel")
         settings = BenchSettings(deadline_s=deadline_s)
         opened.append(ForeignTrial(kernel, PROBLEM, settings, HostPlatform(tmp_path), 3))
@@ -80,6 +80,32 @@ def test_what_cannot_be_captured_is_timed_as_a_loop_and_says_so(judged, monkeypa
     assert "measure=loop, host time included: operation not permitted" in prepared.detail
 
 
+#: Entry of ``host_cuda/capture.cc``, and why it is timed as a loop.
+LOOPS = {
+    "returns_the_error": "returned 900 after cudaErrorStreamCaptureUnsupported",
+    "swallows_the_error": "cudaErrorStreamCaptureUnsupported: what it means",
+    "throws_the_error": "threw: no waiting",
+}
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="no g++")
+@pytest.mark.parametrize("entry", LOOPS)
+def test_the_error_that_a_failed_capture_leaves_is_not_the_loops(entry: str, judged, monkeypatch) -> None:
+    monkeypatch.setenv(host_platform.NO_GRAPHS, "1")
+    trial = judged(entry, build=host_platform.build_entry)
+    assert trial.check().ok
+    prepared = trial.prepare(1.0)
+    assert prepared.time_us() > 0.0 and prepared.recheck().ok
+    assert f"measure=loop, host time included: {LOOPS[entry]}; " in prepared.detail
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="no g++")
+def test_what_cannot_be_launched_outside_a_capture_either_is_no_loop(judged, monkeypatch) -> None:
+    monkeypatch.setenv(host_platform.NO_GRAPHS, "1")
+    status, reason = outcome(judged("bad_launch_from_then_on", build=host_platform.build_entry))
+    assert status is Status.LAUNCH and "the launch fails: cudaErrorInvalidConfiguration" in reason
+
+
 #: Entry of ``host_cheats.c``, how it ends, and why.
 CHEATS = {
     "writes_nothing": (Status.CORRECTNESS, "0/1 data: C[0,0] is nan"),
@@ -100,7 +126,7 @@ CHEATS = {
     "returns_early": (Status.CORRECTNESS, "is nan"),
     "patches_the_timer": (Status.QUARANTINED, "the judge's clock saw"),
     "leaks": (Status.RUNTIME, "it leaks device memory: "),
-    "leaves_a_setting": (Status.RUNTIME, "it leaves a persisting-L2 limit of 4096 bytes, 0 before behind"),
+    "leaves_a_setting": (Status.RUNTIME, "it left the persisting-L2 limit at 4096 bytes, which was 0"),
     "refuses": (Status.CONSTRAINTS, "does not take this shape: the entry returned 7"),
     "loops": (Status.TIMEOUT, "no answer within 2 s: hang?"),
     "crashes": (Status.RUNTIME, "its process died of SIGSEGV"),

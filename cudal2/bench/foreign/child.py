@@ -77,7 +77,7 @@ class Device(Protocol):
         """Device milliseconds of what is enqueued, from a cold L2."""
 
     def left_behind(self) -> str:
-        """Settings of the context that outlast a call; empty if there are none."""
+        """What outlasts a call, after "it left "; empty if nothing does."""
 
 
 class Host:
@@ -150,7 +150,10 @@ class Host:
         return done
 
     def prepare(self, arena: str, launches: int, repeats: int) -> str:
-        """Captures launches, to be run so often; where that cannot be, says why and runs them as a loop."""
+        """Captures launches, to be run so often; where that cannot be, says why and runs them as a loop.
+
+        Whatever goes wrong in a capture is a reason for the loop only: what fails outside one too, fails when it runs.
+        """
 
         def enqueue() -> None:
             self._enqueue(arena, launches)

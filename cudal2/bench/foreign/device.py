@@ -142,16 +142,16 @@ class CudaDevice:
         return float(check(cuda.cuEventElapsedTime(self._start, self._end), "cuEventElapsedTime"))
 
     def left_behind(self) -> str:
-        """A share of L2 set aside, or a window of persisting accesses on the stream."""
+        """Another share of L2 set aside, be it more or less, or a window of persisting accesses on the stream."""
         if (now := _persisting_bytes()) != self._persisting_bytes:
-            return f"a persisting-L2 limit of {now} bytes, {self._persisting_bytes} before"
+            return f"the persisting-L2 limit at {now} bytes, which was {self._persisting_bytes}"
         window = cuda.CUstreamAttrID.CU_LAUNCH_ATTRIBUTE_ACCESS_POLICY_WINDOW
         try:
             value = check(cuda.cuStreamGetAttribute(self.stream, window), "cuStreamGetAttribute")
         except LaunchError:
             return ""  # a stream handle that has no attributes
         size_bytes = int(value.accessPolicyWindow.num_bytes)
-        return f"a persisting-L2 window of {size_bytes} bytes on the stream" if size_bytes else ""
+        return f"a persisting-L2 window of {size_bytes} bytes on its stream" if size_bytes else ""
 
     def _launch(self, module: Module, blocks: int, threads: int, values: tuple[int, ...]) -> None:
         words = (ctypes.c_uint64 * len(values))(*values)

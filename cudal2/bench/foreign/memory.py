@@ -111,7 +111,7 @@ class CudaPlatform:
             return ""
         limit = cuda.CUlimit.CU_LIMIT_PERSISTING_L2_CACHE_SIZE
         check(cuda.cuCtxSetLimit(limit, self._persisting_bytes), "cuCtxSetLimit")
-        return f"a persisting-L2 limit of {now} bytes in the judge's process"
+        return f"the judge's persisting-L2 limit at {now} bytes, which was {self._persisting_bytes}"
 
     def close(self) -> None:
         """The other process must be gone."""

@@ -181,7 +181,7 @@ class ForeignTrial:
         """
         left = self._ask("left_behind") or self._platform.left_behind()
         if left:
-            raise ForeignError(Status.RUNTIME, f"it leaves {left} behind")
+            raise ForeignError(Status.RUNTIME, f"it left {left}")
 
     def _start(self) -> None:
         """A fresh process; what an exchange costs is measured before anything foreign is in it."""
