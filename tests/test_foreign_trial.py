@@ -146,6 +146,21 @@ def test_a_cheat_is_caught_with_its_reason(cheat: str, judged: Judged) -> None:
     assert "\n" not in found[1]
 
 
+def test_no_seed_tells_the_operands_and_rows_to_come(judged: Judged, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever knew them would compute nothing else."""
+    seeds: list[int] = []
+    compared = module.check_sample
+    monkeypatch.setattr(module, "check_sample", lambda sets, index, seed: seeds.append(seed) or compared(sets, 0, seed))
+    drawn = []
+    for _ in range(2):
+        trial = judged("honest")
+        assert trial.check().ok
+        trial.prepare(0.1)
+        drawn.append(trial.sets.a(0).clone())
+    assert len(set(seeds)) == len(seeds) > 2
+    assert not drawn[0].equal(drawn[1])
+
+
 def test_the_check_data_of_a_cheat_does_not_survive_it(judged: Judged) -> None:
     """A second trial in the same judge starts from scratch."""
     assert outcome(judged("changes_its_input"))[0] is Status.CORRECTNESS
