@@ -122,6 +122,7 @@ CHEATS = {
     "caches_by_a_sample": (Status.CORRECTNESS, "(operands changed in place)"),
     "remembers_answers": (Status.QUARANTINED, "it remembers answers"),
     "wrong_when_timed": (Status.CORRECTNESS, "after timing, set"),
+    "empties_its_input_when_timed": (Status.CORRECTNESS, "while it was timed, it changed its input A"),
     "idle_when_timed": (Status.CORRECTNESS, "when it said it was done"),
     "returns_early": (Status.CORRECTNESS, "is nan"),
     "patches_the_timer": (Status.QUARANTINED, "the judge's clock saw"),

@@ -61,6 +61,29 @@ class Replay:
     wall_ms: float
 
 
+class _Watched:
+    """A set whose operands are drawn where the foreign process cannot reach, and copied into it.
+
+    Args:
+        sets: The timed buffers.
+        index: Which of them.
+        generator: Source of the data.
+    """
+
+    def __init__(self, sets: BufferSets, index: int, generator: torch.Generator) -> None:
+        self.index = index
+        self._a, self._b = (
+            torch.empty_like(shared).normal_(generator=generator) for shared in (sets.a(index), sets.b(index))
+        )
+        sets.a(index).copy_(self._a)
+        sets.b(index).copy_(self._b)
+
+    def changed(self, sets: BufferSets) -> str:
+        """Which operands are not what they were; empty if both are."""
+        pairs = (("A", sets.a(self.index), self._a), ("B", sets.b(self.index), self._b))
+        return " and ".join(name for name, now, before in pairs if not torch.equal(now, before))
+
+
 class ForeignTrial:
     """One foreign kernel on one problem; a context manager.
 
@@ -83,6 +106,7 @@ class ForeignTrial:
         self._checks = Checks(problem, platform.device, settings.seed + 1, platform.empty)
         # Not from the settings: whoever can tell the operands and rows to come need not compute them.
         self._generator = torch.Generator(platform.device).manual_seed(secrets.randbits(_SEED_BITS))
+        self._watched: _Watched
         self._process: ForeignProcess | None = None
         self.idle_ms = 0.0
 
@@ -159,19 +183,21 @@ class ForeignTrial:
         Raises:
             ForeignError: It failed, or an output is missing or wrong.
         """
-        self._renew(fresh)
+        used = min(launches, self.sets.count)
+        self._renew(used, fresh)
         started = time.perf_counter()
         device_ms = self._ask("replay")
         wall_ms = (time.perf_counter() - started) * 1e3
-        used = min(launches, self.sets.count)
         unwritten = self.sets.unwritten(used)
         if unwritten:
             reason = f"when it said it was done, {unwritten} of {used} outputs held NaN or were not written"
             raise ForeignError(Status.CORRECTNESS, reason)
-        index = int(torch.randint(0, used, (), generator=self._generator, device=self._platform.device))
-        sample = check_sample(self.sets, index, secrets.randbits(_SEED_BITS))
+        sample = check_sample(self.sets, self._watched.index, secrets.randbits(_SEED_BITS))
         if not sample.ok:
             raise ForeignError(Status.CORRECTNESS, sample.reason)
+        changed = self._watched.changed(self.sets)
+        if changed:
+            raise ForeignError(Status.CORRECTNESS, f"while it was timed, it changed its input {changed}")
         if not isinstance(device_ms, float) or not 0.0 < device_ms < math.inf:
             raise ForeignError(Status.QUARANTINED, f"it reports a time of {device_ms} ms")
         return Replay(device_ms, wall_ms)
@@ -212,15 +238,16 @@ class ForeignTrial:
             raise
 
     def _idle_ms(self) -> float:
-        self._renew()
+        self._renew(self.sets.count)
         started = time.perf_counter()
         device_ms = float(self._ask("replay"))
         return (time.perf_counter() - started) * 1e3 - device_ms
 
-    def _renew(self, fresh: bool = True) -> None:
-        """New operands, poisoned outputs."""
+    def _renew(self, used: int, fresh: bool = True) -> None:
+        """New operands, poisoned outputs; one of the first ``used`` sets is the one that is looked at."""
         if fresh:
             self.sets.draw(self._generator)
+            self._watched = _Watched(self.sets, secrets.randbelow(used), self._generator)
         self.sets.poison()
         self._platform.synchronize()
 
