@@ -13,7 +13,7 @@ class Arch:
         name: ``sm90``, as the commands take it.
         target: NVRTC's ``-arch`` value.
         capability: Compute capability (major, minor).
-        sm_count: Multiprocessors of the reference part (H200 SXM: 132).
+        sm_count: Multiprocessors of the reference part (H200 SXM, A100 SXM, RTX 3090).
         smem_bytes_per_block: Dynamic shared memory one block may ask for.
         smem_bytes_per_sm: Shared memory of one multiprocessor.
         smem_reserved_bytes: What the driver keeps per block.
@@ -59,4 +59,44 @@ SM90 = Arch(
     l2_bytes=60 * 2**20,
 )
 
-ARCHS = {arch.name: arch for arch in (SM90,)}
+#: A100 80 GB SXM.
+SM80 = Arch(
+    name="sm80",
+    target="sm_80",
+    capability=(8, 0),
+    sm_count=108,
+    smem_bytes_per_block=166_912,
+    smem_bytes_per_sm=167_936,
+    smem_reserved_bytes=1_024,
+    registers_per_sm=65_536,
+    registers_per_thread=255,
+    threads_per_sm=2_048,
+    threads_per_block=1_024,
+    cluster_size_portable=1,
+    cluster_size_max=1,
+    l2_bytes=40 * 2**20,
+)
+#: GeForce RTX 3090.
+SM86 = Arch(
+    name="sm86",
+    target="sm_86",
+    capability=(8, 6),
+    sm_count=82,
+    smem_bytes_per_block=101_376,
+    smem_bytes_per_sm=102_400,
+    smem_reserved_bytes=1_024,
+    registers_per_sm=65_536,
+    registers_per_thread=255,
+    threads_per_sm=1_536,
+    threads_per_block=1_024,
+    cluster_size_portable=1,
+    cluster_size_max=1,
+    l2_bytes=6 * 2**20,
+)
+
+ARCHS = {arch.name: arch for arch in (SM90, SM80, SM86)}
+
+
+def arch_of(capability: tuple[int, int]) -> Arch | None:
+    """The architecture of a compute capability; ``None`` if there are no kernels for it."""
+    return next((arch for arch in ARCHS.values() if arch.capability == capability), None)

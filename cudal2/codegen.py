@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from string import Template
+from typing import Any
 
 from cudal2.errors import ToolchainError
 from cudal2.paths import kernels_dir
 from cudal2.problem import Acc, Layout
-from cudal2.space import geometry
 from cudal2.space.config import KernelConfig
+from cudal2.space.families import FAMILIES, Family, family_of
 
 ENTRY = "cudal2_gemm"
+_INCLUDE = re.compile(r'^\s*#\s*include\s+"([^"]+)"', re.M)
 
 
 @dataclass(frozen=True)
@@ -23,7 +26,7 @@ class KernelSource:
     Attributes:
         name: Build key, for example ``sm90_ws_128x256x64_s4_coop2_c2x1_k1_tma_o1_fp32_tn``.
         text: CUDA C++.
-        digest: SHA-256 over the text and every header under ``include_dir``.
+        digest: SHA-256 over the text and every header it includes from ``include_dir``.
         headers: The part of it that is the headers', by :func:`headers_digest`.
         threads: Threads of one block.
         smem_bytes: Dynamic shared memory of one block.
@@ -59,88 +62,82 @@ def render(config: KernelConfig, acc: Acc, layout: Layout, kernels: Path | None 
         ToolchainError: The template is missing, or asks for a placeholder nobody fills.
     """
     folder = kernels if kernels is not None else kernels_dir()
-    template = folder / f"{config.family}.cu.in"
+    family = family_of(config)
+    constants = family.geometry.constants(config, acc, layout)
     try:
-        text = Template(template.read_text(encoding="utf-8")).substitute(placeholders(config, acc, layout))
-    except OSError as error:
-        raise ToolchainError(f"cannot read kernel template {template} ({error.strerror}): reinstall cudal2") from error
+        literals = {name: _literal(value) for name, value in constants.items()}
+        text = Template(_template(family, folder)).substitute(literals)
     except (KeyError, ValueError) as error:
-        raise ToolchainError(f"{template}: unknown placeholder {error}: see codegen.placeholders") from error
-    headers = headers_digest(folder / "include")
+        raise ToolchainError(
+            f"{family.name}.cu.in: unknown placeholder {error}: the family's geometry.constants fills them"
+        ) from error
+    headers = headers_digest(text, folder / "include")
     return KernelSource(
         name=build_key(config, acc, layout),
         text=text,
         digest=hashlib.sha256(f"{text}\0{headers}".encode()).hexdigest(),
         headers=headers,
-        threads=geometry.threads(config),
-        smem_bytes=geometry.smem_bytes(config),
-        register_pool=_register_pool(config),
+        threads=family.geometry.threads(config),
+        smem_bytes=family.geometry.smem_bytes(config),
+        register_pool=family.geometry.register_pool(config),
         include_dir=folder / "include",
     )
 
 
-def placeholders(config: KernelConfig, acc: Acc, layout: Layout) -> dict[str, str]:
-    """Everything a template may ask for, as C++ literals; run-time axes are left out so that cubins are shared."""
-    producer_registers, consumer_registers = _setmaxnreg(config)
-    numbers = {
-        "tile_m": config.tile_m,
-        "tile_n": config.tile_n,
-        "tile_k": config.tile_k,
-        "stages": config.stages,
-        "consumers": config.consumers,
-        "cluster_m": config.cluster_m,
-        "cluster_n": config.cluster_n,
-        "split_k": config.split_k,
-        "ctas_per_sm": config.ctas_per_sm,
-        "threads": geometry.threads(config),
-        "smem_bytes": geometry.smem_bytes(config),
-        "setmaxnreg_producer": producer_registers,
-        "setmaxnreg_consumer": consumer_registers,
-    }
-    flags = {
-        "pingpong": config.schedule == "pingpong",
-        "epilogue_tma": config.epilogue == "tma",
-        "acc_fp16": acc == "fp16",
-        "b_k_major": layout == "tn",
-    }
-    names = {
-        "build_name": config.build_name,
-        "schedule": config.schedule,
-        "epilogue": config.epilogue,
-        "acc": acc,
-        "layout": layout,
-    }
-    return {
-        **{key: str(value) for key, value in numbers.items()},
-        **{key: "true" if value else "false" for key, value in flags.items()},
-        **names,
-    }
+def headers_digest(text: str, include_dir: Path) -> str:
+    """SHA-256 over names and contents of the headers a source includes from a folder, and those that they include.
 
-
-def headers_digest(include_dir: Path) -> str:
-    """SHA-256 over names and contents of all files below a folder; a touched but unchanged file changes nothing."""
+    Raises:
+        ToolchainError: One of them is missing.
+    """
+    contents: dict[str, bytes] = {}
+    _collect(text, include_dir, contents)
     digest = hashlib.sha256()
-    for path in sorted(path for path in include_dir.rglob("*") if path.is_file()):
-        contents = path.read_bytes()
-        digest.update(f"{path.relative_to(include_dir).as_posix()}\0{len(contents)}\0".encode())
-        digest.update(contents)
+    for name, content in sorted(contents.items()):
+        digest.update(f"{name}\0{len(content)}\0".encode() + content)
     return digest.hexdigest()
 
 
-def generator_version(kernels: Path | None = None) -> str:
-    """16 hex digits over the templates, their headers and this module: times of two versions must not be mixed."""
+def generator_version(*families: str, kernels: Path | None = None) -> str:
+    """What decides the code of each family's kernels, as 16 hex digits: times of two versions must not be mixed.
+
+    Over the template, the headers it includes and the module that derives its constants; other families leave no trace.
+
+    Args:
+        families: Names of families; several versions are joined by ``+`` in the order of the names.
+        kernels: Folder with the templates and ``include/``; the packaged one by default.
+    """
     folder = kernels if kernels is not None else kernels_dir()
-    digest = hashlib.sha256(headers_digest(folder / "include").encode())
-    for path in (*sorted(folder.glob("*.cu.in")), Path(__file__), Path(geometry.__file__)):
-        digest.update(path.name.encode() + b"\0" + path.read_bytes())
+    return "+".join(_version(FAMILIES[name], folder) for name in sorted(set(families)))
+
+
+def _version(family: Family, folder: Path) -> str:
+    template = _template(family, folder)
+    digest = hashlib.sha256(headers_digest(template, folder / "include").encode())
+    digest.update(template.encode() + b"\0" + family.geometry_file.read_bytes())
     return digest.hexdigest()[:16]
 
 
-def _setmaxnreg(config: KernelConfig) -> tuple[int, int]:
-    """Registers of a producer and a consumer thread after setmaxnreg; zeros where the template leaves it out."""
-    return geometry.SETMAXNREG[config.consumers] if geometry.uses_setmaxnreg(config) else (0, 0)
+def _template(family: Family, folder: Path) -> str:
+    path = folder / f"{family.name}.cu.in"
+    try:
+        return path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise ToolchainError(f"cannot read kernel template {path} ({error.strerror}): reinstall cudal2") from error
 
 
-def _register_pool(config: KernelConfig) -> int:
-    producer_registers, consumer_registers = _setmaxnreg(config)
-    return geometry.WARP_GROUP * (producer_registers + config.consumers * consumer_registers)
+def _literal(value: Any) -> str:
+    """A value in C++."""
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _collect(text: str, include_dir: Path, contents: dict[str, bytes]) -> None:
+    """Adds what a text includes; other people's headers, in angle brackets, are in the toolchain's signature."""
+    for name in _INCLUDE.findall(text):
+        if name in contents:
+            continue
+        try:
+            contents[name] = (include_dir / name).read_bytes()
+        except OSError as error:
+            raise ToolchainError(f"cannot read kernel header {include_dir / name}: reinstall cudal2") from error
+        _collect(contents[name].decode(), include_dir, contents)

@@ -64,11 +64,13 @@ class SpaceSettings:
         axes: Axis name to the values kept; an axis that is not named keeps all.
         limits: Further conditional narrowings.
         name: What messages call the subspace.
+        family: The kernel family it narrows; empty for the first choice of the architecture.
     """
 
     axes: Mapping[str, tuple[Any, ...]] = field(default_factory=lambda: MappingProxyType({}))
     limits: tuple[Limit, ...] = ()
     name: str = "full"
+    family: str = ""
 
 
 @dataclass(frozen=True)
@@ -208,10 +210,13 @@ def load_space(path_or_name: str | Path) -> SpaceSettings:
         UsageError: The file is missing or malformed, or a key is unknown.
     """
     path, values = _read("spaces", path_or_name)
-    _check_keys(path, values, ("axes", "limits"))
+    _check_keys(path, values, ("axes", "limits", "family"))
     limits = _list(path, values, "limits")
+    family = values.get("family", "")
+    if not isinstance(family, str):
+        raise UsageError(f"{path}: 'family' is the name of a kernel family, not {str(family)[:40]}")
     return SpaceSettings(
-        _choices(path, values.get("axes") or {}), tuple(_limit(path, limit) for limit in limits), path.stem
+        _choices(path, values.get("axes") or {}), tuple(_limit(path, limit) for limit in limits), path.stem, family
     )
 
 

@@ -1,6 +1,6 @@
 """What each axis of the kernel is worth: the best recorded time without some of its values over the best with all.
 
-    python scripts/ablation.py [--recording FILE] [--readme kernels/README.md]
+    python scripts/ablation.py [--family sm80_mma] [--recording FILE] [--readme kernels/README.md]
 
 Read from a complete recording, so nothing is measured. With --readme the table between its ablation markers is
 rewritten. Ratios to the interleaved reference are compared, since clocks drift over a recording.
@@ -13,52 +13,77 @@ import sys
 from collections import defaultdict
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from cudal2.cli.arguments import Parser
 from cudal2.cli.main import guarded
+from cudal2.errors import UsageError
 from cudal2.floor import floor_us
 from cudal2.problem import Problem
 from cudal2.records.recording import bundled_recording, read_records
 from cudal2.space.config import KernelConfig
 
-MARKERS = ("<!-- ablation:begin -->", "<!-- ablation:end -->")
-
-#: What is taken away, and which configurations are left.
-ABLATIONS: dict[str, Callable[[KernelConfig], bool]] = {
-    "ping-pong": lambda c: c.schedule == "coop",
-    "cooperative": lambda c: c.schedule == "pingpong",
-    "clusters with multicast": lambda c: c.cluster_m * c.cluster_n == 1,
-    "split-K": lambda c: c.split_k == 1,
-    "split-K other than 2, 4, 8": lambda c: c.split_k in (1, 2, 4, 8),
-    "direct stores": lambda c: c.epilogue == "tma",
-    "TMA stores": lambda c: c.epilogue == "direct",
-    "tile_k 128": lambda c: c.tile_k == 64,
-    "stages above 4": lambda c: c.stages <= 4,
-    "tiles under 128 columns": lambda c: c.tile_n >= 128,
-    "tiles over 128 columns": lambda c: c.tile_n <= 128,
-    "one consumer": lambda c: c.consumers > 1,
-    "persistence": lambda c: not c.persistent,
-    "raster groups above 1": lambda c: c.group == 1,
-    "raster along n": lambda c: c.raster == "m",
-    "two CTAs per SM": lambda c: c.ctas_per_sm == 1,
+#: By kernel family: what is taken away, and which configurations are left.
+ABLATIONS: dict[str, dict[str, Callable[[Any], bool]]] = {
+    "sm90_ws": {
+        "ping-pong": lambda c: c.schedule == "coop",
+        "cooperative": lambda c: c.schedule == "pingpong",
+        "clusters with multicast": lambda c: c.cluster_m * c.cluster_n == 1,
+        "split-K": lambda c: c.split_k == 1,
+        "split-K other than 2, 4, 8": lambda c: c.split_k in (1, 2, 4, 8),
+        "direct stores": lambda c: c.epilogue == "tma",
+        "TMA stores": lambda c: c.epilogue == "direct",
+        "tile_k 128": lambda c: c.tile_k == 64,
+        "stages above 4": lambda c: c.stages <= 4,
+        "tiles under 128 columns": lambda c: c.tile_n >= 128,
+        "tiles over 128 columns": lambda c: c.tile_n <= 128,
+        "one consumer": lambda c: c.consumers > 1,
+        "persistence": lambda c: not c.persistent,
+        "raster groups above 1": lambda c: c.group == 1,
+        "raster along n": lambda c: c.raster == "m",
+        "two CTAs per SM": lambda c: c.ctas_per_sm == 1,
+    },
+    "sm80_mma": {
+        "swizzled shared memory": lambda c: c.smem_layout == "pad",
+        "padded shared memory": lambda c: c.smem_layout == "swizzle",
+        "two fragment buffers": lambda c: c.fragments == 1,
+        "one fragment buffer": lambda c: c.fragments == 2,
+        "staggered prefetch": lambda c: c.prefetch == "plain",
+        "wide stores": lambda c: c.epilogue == "direct",
+        "direct stores": lambda c: c.epilogue == "wide",
+        "tile_k 64": lambda c: c.tile_k <= 32,
+        "stages above 3": lambda c: c.stages <= 3,
+        "tiles under 64 rows": lambda c: c.tile_m >= 64,
+        "tiles over 64 rows": lambda c: c.tile_m <= 64,
+        "raster groups above 1": lambda c: c.group == 1,
+        "raster along n": lambda c: c.raster == "m",
+        "several CTAs per SM": lambda c: c.ctas_per_sm == 1,
+    },
 }
+
+
+def markers(family: str) -> tuple[str, str]:
+    """What stands around a family's table in a page."""
+    return f"<!-- ablation of {family}:begin -->", f"<!-- ablation of {family}:end -->"
 
 
 def main() -> None:
     """Prints the table, or writes it into a page."""
     parser = Parser(description=__doc__)
+    parser.add_argument("--family", choices=tuple(ABLATIONS), default="sm90_ws", help="of the shipped recording")
     parser.add_argument("--recording", type=Path, help="recording (default: the shipped one)")
     parser.add_argument("--readme", type=Path, help="page with the ablation markers")
     arguments = parser.parse_args()
-    path = arguments.recording or bundled_recording()
+    path = arguments.recording or bundled_recording(family=arguments.family)
     page = table(relative_times(path), path.name)
     if arguments.readme is None:
         print(page)
         return
+    begin, end = markers(arguments.family)
     text = arguments.readme.read_text()
-    head, _, rest = text.partition(MARKERS[0])
-    _, _, tail = rest.partition(MARKERS[1])
-    arguments.readme.write_text(f"{head}{MARKERS[0]}\n{page}\n{MARKERS[1]}{tail}")
+    if begin not in text or end not in text:
+        raise UsageError(f"{arguments.readme} has no place for the table: {begin} and {end}")
+    arguments.readme.write_text(f"{text.partition(begin)[0]}{begin}\n{page}\n{end}{text.partition(end)[2]}")
 
 
 def relative_times(path: Path) -> dict[Problem, dict[KernelConfig, float]]:
@@ -79,7 +104,8 @@ def table(times: dict[Problem, dict[KernelConfig, float]], source: str) -> str:
         "| without | slower by | shapes over 1 % | worst | where | left with none |",
         "| --- | ---: | ---: | ---: | --- | ---: |",
     ]
-    lines += [line(name, keeps, times) for name, keeps in ABLATIONS.items()]
+    family = next(config.family for column in times.values() for config in column)
+    lines += [line(name, keeps, times) for name, keeps in ABLATIONS[family].items()]
     return "\n".join(lines)
 
 

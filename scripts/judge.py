@@ -51,13 +51,18 @@ def main() -> None:
     known = {problem.mnk for problem in best if problem.acc == arguments.acc}
     if wanted is not None and wanted - known:
         note(f"{len(wanted - known)} shapes have no records: {', '.join(sorted(wanted - known))}")
+    families = {config.family for _, configs in plan for config in configs}
     settings, cache = load_bench(arguments.bench), shared.build_cache(arguments)
     columns = PDL_COLUMNS[arguments.pdl]
     seconds = arguments.minutes * 60.0 if arguments.minutes else None
     with (
         LocalRunner(SearchSpace(), settings=settings, device_index=arguments.device, cache=cache) as runner,
         BuildPool(cache, runner.toolchain) as pool,
-        RecordLog(arguments.out, runner.fingerprint(), {"command": "scripts/judge.py", "top": arguments.top}) as log,
+        RecordLog(
+            arguments.out,
+            runner.fingerprint(families),
+            {"command": "scripts/judge.py", "top": arguments.top},
+        ) as log,
     ):
         outcome = run_finals(
             runner.worker, pool, plan, settings, log, columns, say, seconds, optional=arguments.optional

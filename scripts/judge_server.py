@@ -53,11 +53,12 @@ def main() -> None:
     if without:
         note(f"no configuration of ours is recorded for {', '.join(without)}: libraries alone serve them")
     service = Service(settings, traffic, compile_shared(SOURCE, cache.root))
+    families = {config.family for _, configs in plan for config in configs}
     session = {"command": "scripts/judge_server.py", "top": arguments.top, "seconds": arguments.seconds}
     with (
         LocalRunner(SearchSpace(), settings=settings, device_index=arguments.device, cache=cache) as runner,
         BuildPool(cache, runner.toolchain) as pool,
-        RecordLog(arguments.out, runner.fingerprint(), session) as log,
+        RecordLog(arguments.out, runner.fingerprint(families), session) as log,
     ):
         seconds = arguments.minutes * 60.0 if arguments.minutes else None
         outcome = run_servings(runner.worker, pool, plan, service, log, say, seconds)

@@ -7,9 +7,9 @@ import numpy as np
 from cudal2.floor import floor_us
 from cudal2.problem import Problem
 from cudal2.records.measurement import Measurement, Status
-from cudal2.space.config import KernelConfig
+from cudal2.space.config import Sm90WsConfig
 
-CONFIG = KernelConfig(128, 128, 64, 4, "coop", 2, 1, 1, 1, "tma", 1)
+CONFIG = Sm90WsConfig(128, 128, 64, 4, "coop", 2, 1, 1, 1, "tma", 1)
 #: Ours is entered on each; the optional ones only on some shapes.
 EVERYONE = ("cublaslt_auto_tn", "cublaslt_auto_nn", "cublaslt_heuristic_tn", "cublas_tn", "torch", "quack", "triton",
             "cuda_l2", "foreign:fast_gemm")  # fmt: skip

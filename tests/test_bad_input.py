@@ -14,10 +14,10 @@ from cudal2.cli.arguments import config
 from cudal2.errors import UsageError, first_line
 from cudal2.problem import Problem
 from cudal2.settings import load_bench, load_shapes, load_space, load_train
-from cudal2.space.config import KernelConfig
+from cudal2.space.config import KernelConfig, Sm90WsConfig
 from cudal2.space.space import SearchSpace
 
-CONFIG = KernelConfig(128, 128, 64, 4, "coop", 2, 1, 1, 1, "tma", 1, "m", 1, False)
+CONFIG = Sm90WsConfig(128, 128, 64, 4, "coop", 2, 1, 1, 1, "tma", 1, "m", 1, False)
 MANY_DIGITS = "9" * 5_000
 #: 9 ** 9 characters once written out.
 BOMB = "\n".join(

@@ -19,11 +19,11 @@ from cudal2.cli.backend import gpu_problem
 from cudal2.errors import UsageError
 from cudal2.settings import load_shapes, load_space
 from cudal2.space.axes import SM90_WS_AXES
-from cudal2.space.config import KernelConfig
+from cudal2.space.config import Sm90WsConfig
 
 ROOT = Path(__file__).parents[1]
 COMMANDS = ["space", "render", "build", "record", "search", "train", "table", "eval", "profile", "report", "doctor"]
-CONFIG = KernelConfig(128, 128, 64, 4, "coop", 2, 1, 1, 1, "tma", 1, "m", 1, False)
+CONFIG = Sm90WsConfig(128, 128, 64, 4, "coop", 2, 1, 1, 1, "tma", 1, "m", 1, False)
 
 no_gpu_here = pytest.mark.skipif(gpu_problem() is None, reason="this machine has a GPU")
 
@@ -95,7 +95,16 @@ BAD_INPUT = {
     "negative size": (["space", "--mnk=-1_64_64"], 2, "64_4096_64"),
     "huge size": (["space", "--mnk", "64_64_99999999999"], 2, "from 1 to"),
     "mnk as a flag": (["space", "--mnk", "-1_64_64"], 2, "--mnk"),
-    "another family": (["space", "--arch", "sm80", "--mnk", "64_64_64"], 2, "not available in this version"),
+    "a family that does not run there": (
+        ["space", "--arch", "sm80", "--family", "sm90_ws", "--mnk", "64_64_64"],
+        2,
+        "choose sm80_mma",
+    ),
+    "a space of another family": (
+        ["space", "--space", "sm90_record", "--family", "sm80_mma", "--mnk", "64_64_64"],
+        2,
+        "is of family sm90_ws",
+    ),
     "unknown architecture": (["space", "--arch", "sm12", "--mnk", "64_64_64"], 2, "sm90"),
     "unknown flag, and whose help to read": (["table", "show", "--fast"], 2, "--fast (see cudal2 table show --help)"),
     "nothing legal to list": (["space", "--mnk", "64_64_65", "--list", "3"], 3, "no configuration is legal"),

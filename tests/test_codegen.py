@@ -12,11 +12,12 @@ import pytest
 from cudal2 import codegen
 from cudal2.errors import ToolchainError
 from cudal2.paths import kernels_dir
-from cudal2.space import geometry
-from cudal2.space.config import KernelConfig
+from cudal2.space.config import Sm80MmaConfig, Sm90WsConfig
+from cudal2.space.families import FAMILIES
+from cudal2.space.sm90_ws import geometry
 
 GOLDEN = Path(__file__).parent / "golden"
-BASE = KernelConfig(
+BASE = Sm90WsConfig(
     tile_m=128,
     tile_n=256,
     tile_k=64,
@@ -31,7 +32,15 @@ BASE = KernelConfig(
 )
 SPLIT = dataclasses.replace(BASE, tile_n=64, cluster_m=1, split_k=4, epilogue="direct", persistent=False)
 LIGHT = dataclasses.replace(BASE, tile_n=96, schedule="pingpong", tile_m=64, stages=3, cluster_m=1, ctas_per_sm=2)
-RENDERS = [(BASE, "fp32", "tn"), (SPLIT, "fp32", "tn"), (LIGHT, "fp16", "nn")]
+MMA = Sm80MmaConfig(128, 128, 32, 4, 2, 2, "swizzle", 2, "plain", "wide", 16, 2)
+ODD = Sm80MmaConfig(16, 96, 16, 3, 1, 2, "pad", 1, "staggered", "direct", 2, 4)
+RENDERS = [
+    (BASE, "fp32", "tn"),
+    (SPLIT, "fp32", "tn"),
+    (LIGHT, "fp16", "nn"),
+    (MMA, "fp32", "tn"),
+    (ODD, "fp16", "nn"),
+]
 
 
 @pytest.fixture
@@ -45,8 +54,9 @@ def test_render_is_the_golden_one(config, acc, layout):
     assert source.text == (GOLDEN / f"{source.name}.cu").read_text(encoding="utf-8")
 
 
-def test_no_placeholder_is_left():
-    assert "$" not in codegen.render(BASE, "fp32", "tn").text
+@pytest.mark.parametrize("config", [BASE, MMA], ids=lambda config: config.family)
+def test_no_placeholder_is_left(config):
+    assert "$" not in codegen.render(config, "fp32", "tn").text
 
 
 @pytest.mark.parametrize("change", [{"raster": "n"}, {"group": 1}, {"persistent": False}])
@@ -78,8 +88,34 @@ def test_every_compile_time_axis_makes_another_kernel(change):
     assert other.text.splitlines()[1:] != base.text.splitlines()[1:], "only the comment changed"
 
 
-def test_accumulator_and_layout_make_other_kernels():
-    digests = {codegen.render(BASE, acc, layout).digest for acc in ("fp32", "fp16") for layout in ("nn", "tn")}
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"tile_m": 64},
+        {"tile_n": 64},
+        {"tile_k": 64},
+        {"stages": 3},
+        {"warps_m": 1},
+        {"warps_n": 1},
+        {"smem_layout": "pad"},
+        {"fragments": 1},
+        {"prefetch": "staggered"},
+        {"epilogue": "direct"},
+        {"copy_bytes": 8},
+        {"ctas_per_sm": 1},
+    ],
+    ids=lambda change: next(iter(change)),
+)
+def test_every_compile_time_axis_of_sm80_mma_makes_another_kernel(change):
+    other, base = codegen.render(dataclasses.replace(MMA, **change), "fp32", "tn"), codegen.render(MMA, "fp32", "tn")
+    assert other.name != base.name
+    assert other.text.splitlines()[1:] != base.text.splitlines()[1:], "only the comment changed"
+    assert codegen.render(dataclasses.replace(MMA, raster="n", group=1), "fp32", "tn") == base
+
+
+@pytest.mark.parametrize("config", [BASE, MMA], ids=lambda config: config.family)
+def test_accumulator_and_layout_make_other_kernels(config):
+    digests = {codegen.render(config, acc, layout).digest for acc in ("fp32", "fp16") for layout in ("nn", "tn")}
     assert len(digests) == 4
 
 
@@ -96,21 +132,48 @@ def test_edited_header_makes_another_kernel_and_touched_one_does_not(kernels):
     header = kernels / "include" / "cudal2" / "sm90_ws.cuh"
     os.utime(header, (0, 0))
     assert codegen.render(BASE, "fp32", "tn", kernels).digest == before.digest
-    version = codegen.generator_version(kernels)
+    version = codegen.generator_version("sm90_ws", kernels=kernels)
     header.write_text(header.read_text() + "\n")
     assert codegen.render(BASE, "fp32", "tn", kernels).digest != before.digest
-    assert codegen.generator_version(kernels) != version
+    assert codegen.generator_version("sm90_ws", kernels=kernels) != version
 
 
-def test_moved_header_makes_another_kernel(kernels):
-    before = codegen.headers_digest(kernels / "include")
-    (kernels / "include" / "cudal2" / "raster.cuh").rename(kernels / "include" / "cudal2" / "order.cuh")
-    assert codegen.headers_digest(kernels / "include") != before
+def test_a_header_included_by_a_header_counts_and_a_missing_one_is_named(kernels):
+    version = codegen.generator_version("sm90_ws", kernels=kernels)
+    header = kernels / "include" / "cudal2" / "raster.cuh"
+    header.write_text(header.read_text() + "\n")
+    assert codegen.generator_version("sm90_ws", kernels=kernels) != version
+    header.rename(header.with_name("order.cuh"))
+    with pytest.raises(ToolchainError, match=r"raster\.cuh: reinstall"):
+        codegen.render(BASE, "fp32", "tn", kernels)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_another_family_changes_neither_version_nor_digest(family, kernels):
+    config = {"sm90_ws": BASE, "sm80_mma": MMA}[family]
+    version, digest = (
+        codegen.generator_version(family, kernels=kernels),
+        codegen.render(config, "fp32", "tn", kernels).digest,
+    )
+    (kernels / "new.cu.in").write_text("// a third family")
+    (kernels / "include" / "cudal2" / "new.cuh").write_text("// its header")
+    for other in set(FAMILIES) - {family}:
+        for path in (kernels / f"{other}.cu.in", kernels / "include" / "cudal2" / f"{other}.cuh"):
+            path.write_text(path.read_text() + "\n")
+        assert codegen.generator_version(other, kernels=kernels) != codegen.generator_version(other)
+    assert codegen.generator_version(family, kernels=kernels) == version
+    assert codegen.render(config, "fp32", "tn", kernels).digest == digest
+
+
+def test_the_version_of_several_families_is_their_versions_by_name():
+    versions = [codegen.generator_version(name) for name in sorted(FAMILIES)]
+    assert codegen.generator_version(*FAMILIES, "sm90_ws") == "+".join(versions)
+    assert len(set(versions)) == len(FAMILIES)
 
 
 def test_digest_does_not_depend_on_where_the_kernels_are(kernels):
     assert codegen.render(BASE, "fp32", "tn", kernels).digest == codegen.render(BASE, "fp32", "tn").digest
-    assert codegen.generator_version(kernels) == codegen.generator_version()
+    assert codegen.generator_version("sm90_ws", kernels=kernels) == codegen.generator_version("sm90_ws")
 
 
 def test_unknown_placeholder_is_named(kernels):

@@ -12,11 +12,11 @@ from cudal2.build.compiler import compile_source
 from cudal2.build.toolchain import Toolchain
 from cudal2.codegen import KernelSource, headers_digest, render
 from cudal2.errors import ToolchainError
-from cudal2.space.config import KernelConfig
+from cudal2.space.config import Sm90WsConfig
 
 TOOLCHAIN = Toolchain.detect()
 NO_HEADERS = Path("no-headers")
-BASE = KernelConfig(
+BASE = Sm90WsConfig(
     tile_m=128,
     tile_n=128,
     tile_k=64,
@@ -52,7 +52,14 @@ def pch_dir(tmp_path_factory):
 def source(text: str, include: str = "", threads: int = 128, register_pool: int = 0) -> KernelSource:
     digest = hashlib.sha256(text.encode()).hexdigest()
     return KernelSource(
-        "test_kernel", f"{include}\n{text}", digest, headers_digest(NO_HEADERS), threads, 0, register_pool, NO_HEADERS
+        "test_kernel",
+        f"{include}\n{text}",
+        digest,
+        headers_digest(text, NO_HEADERS),
+        threads,
+        0,
+        register_pool,
+        NO_HEADERS,
     )
 
 
@@ -76,7 +83,7 @@ def test_second_source_of_a_process_reads_the_precompiled_header(pch_dir):
 
 def including(header: Path) -> KernelSource:
     tiny = source('extern "C" __global__ void cudal2_gemm(int* out) { out[0] = marked; }', f'#include "{header.name}"')
-    return dataclasses.replace(tiny, include_dir=header.parent, headers=headers_digest(header.parent))
+    return dataclasses.replace(tiny, include_dir=header.parent, headers=headers_digest(tiny.text, header.parent))
 
 
 def test_edited_header_is_compiled_not_its_precompiled_ancestor(tmp_path, tmp_path_factory):

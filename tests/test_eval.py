@@ -9,7 +9,7 @@ import pytest
 from fabricated_finals import CONFIG, row
 
 from cudal2.bench import evaluate as module
-from cudal2.bench.evaluate import default_configs, evaluate, reproduce_command, to_dict, write
+from cudal2.bench.evaluate import evaluate, reproduce_command, to_dict, write
 from cudal2.bench.judge import Judgement
 from cudal2.bench.rounds import RoundLimits
 from cudal2.build.artifact import BuiltKernel
@@ -21,7 +21,6 @@ from cudal2.records.finals import group_finals
 from cudal2.records.measurement import Measurement, Status
 from cudal2.records.speedup_csv import csv_text
 from cudal2.settings import BenchSettings
-from cudal2.space.space import SearchSpace
 
 PROBLEM = Problem(256, 512, 128)
 BUILT = BuiltKernel("name", "digest", Path("kernel.cubin"), 168, 0, 200_000, 384, 0.5, Path("log"))
@@ -184,13 +183,3 @@ def test_a_directory_that_cannot_be_written_is_one_line(finals, tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(EnvironmentProblemError, match="choose another --base_dir"):
         write(run([2.0]), tmp_path / "file", {})
-
-
-def test_defaults_are_legal_on_every_kind_of_shape():
-    space = SearchSpace()
-    for mnk in ("64_64_64", "64_4096_64", "16384_16384_16384", "64_64_16384", "1000_104_88"):
-        problem = Problem.parse(mnk)
-        chosen = default_configs(problem, space)
-        assert chosen and all(not space.explain(config, problem) for config in chosen)
-    with pytest.raises(NothingValidError, match="--config"):
-        default_configs(Problem(64, 64, 7), space)

@@ -15,6 +15,7 @@ from fabricated_recording import FINGERPRINT
 
 import cudal2.bench.evaluate as judged
 import cudal2.runners.local as local
+from cudal2.arch import SM90
 from cudal2.bench import contestants
 from cudal2.bench.evaluate import Evaluation
 from cudal2.bench.rounds import RoundLimits
@@ -41,7 +42,7 @@ class FakeRunner:
     def __exit__(self, *_: object) -> None:
         pass
 
-    def fingerprint(self):
+    def fingerprint(self, families=()):
         return FINGERPRINT
 
 
@@ -63,6 +64,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> dict[str, object]:
         return Evaluation(problem, tuple(rows), (), settings, limits)
 
     monkeypatch.setattr(command, "require_gpu", lambda device: None)
+    monkeypatch.setattr(command, "gpu_arch", lambda device: SM90)
     monkeypatch.setattr(command, "built", built)
     monkeypatch.setattr(local, "LocalRunner", FakeRunner)
     monkeypatch.setattr(judged, "evaluate", evaluate)

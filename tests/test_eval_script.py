@@ -24,7 +24,7 @@ BAD_INPUT = {
     "unknown flag": (["--mnk", "64_64_64", "--turbo"], "--turbo"),
     "flag without a value": (["--mnk"], "--mnk"),
     "unknown accumulator": (["--mnk", "64_64_64", "--acc_precise", "fp64"], "fp64"),
-    "another GPU": (["--mnk", "64_64_64", "--device_type", "a100"], "Hopper"),
+    "another GPU": (["--mnk", "64_64_64", "--device_type", "v100"], "h100, h200"),
     "unknown GPU": (["--mnk", "64_64_64", "--device_type", "b9000"], "b9000"),
     "unknown mode": (["--mnk", "64_64_64", "--mode", "online"], "online"),
     "negative seconds": (["--mnk", "64_64_64", "--benchmark_seconds=-1"], "seconds"),

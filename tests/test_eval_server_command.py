@@ -22,6 +22,7 @@ from test_latency_records import failed, latency
 import cudal2.bench.server as served
 import cudal2.runners.local as local
 import cudal2.runners.servings as servings_module
+from cudal2.arch import SM90
 from cudal2.bench.traffic import Traffic
 from cudal2.build.host import COMPILERS
 from cudal2.cli import eval_server as command
@@ -80,6 +81,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> types.SimpleNamespace:
             self.worker = seen.worker
 
     monkeypatch.setattr(command, "require_gpu", lambda device: None)
+    monkeypatch.setattr(command, "gpu_arch", lambda device: SM90)
     monkeypatch.setattr(command, "built", lambda configs, problem, runner: [(config, None) for config in configs])
     monkeypatch.setattr(local, "LocalRunner", Runner)
     monkeypatch.setattr(served, "run_server", run_server)
@@ -192,7 +194,7 @@ def script(monkeypatch: pytest.MonkeyPatch):
             raise WorkerError("the worker process died of SIGSEGV")
         return serving(request.problem.mnk, target_qps=request.traffic.target_qps)
 
-    runner = types.SimpleNamespace(worker=ScriptedWorker(), toolchain=None, fingerprint=lambda: FINGERPRINT)
+    runner = types.SimpleNamespace(worker=ScriptedWorker(), toolchain=None, fingerprint=lambda families=(): FINGERPRINT)
     monkeypatch.setattr(module, "LocalRunner", lambda *_, **__: contextlib.nullcontext(runner))
     monkeypatch.setattr(module, "BuildPool", lambda *_: contextlib.nullcontext(ScriptedPool()))
     monkeypatch.setattr(servings_module, "run_server", run_server)

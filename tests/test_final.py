@@ -16,10 +16,10 @@ from cudal2.problem import Problem
 from cudal2.records.finals import group_finals
 from cudal2.records.measurement import Status
 from cudal2.report import summary
-from cudal2.space.config import KernelConfig
+from cudal2.space.config import Sm90WsConfig
 
 PROBLEM = Problem(16, 24, 64)
-CONFIG = KernelConfig(128, 128, 64, 4, "coop", 2, 1, 1, 1, "tma", 1)
+CONFIG = Sm90WsConfig(128, 128, 64, 4, "coop", 2, 1, 1, 1, "tma", 1)
 LIMITS = RoundLimits(rounds=5, seed=1)
 
 

@@ -33,9 +33,9 @@ from cudal2.problem import Problem
 from cudal2.records.finals import group_finals
 from cudal2.records.measurement import Status
 from cudal2.settings import BenchSettings
-from cudal2.space.config import KernelConfig
+from cudal2.space.config import Sm90WsConfig
 
-CONFIG = KernelConfig(128, 128, 64, 4, "coop", 2, 1, 1, 1, "tma", 1)
+CONFIG = Sm90WsConfig(128, 128, 64, 4, "coop", 2, 1, 1, 1, "tma", 1)
 BUILT = BuiltKernel("name", "digest", Path("kernel.cubin"), 168, 0, 200_000, 384, 0.5, Path("log"))
 OTHER = dataclasses.replace(CONFIG, stages=3)
 SETTINGS = BenchSettings(final_rounds=3, replays=3, enumerated_results=0)

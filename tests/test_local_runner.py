@@ -22,11 +22,11 @@ from cudal2.records.measurement import Measurement, Status
 from cudal2.records.shards import read_shards
 from cudal2.runners.local import LocalRunner
 from cudal2.settings import BenchSettings
-from cudal2.space.config import KernelConfig
+from cudal2.space.config import KernelConfig, Sm90WsConfig
 from cudal2.space.space import SearchSpace
 
 PROBLEM = Problem(512, 512, 512)
-GOOD = KernelConfig(128, 128, 64, 4, "coop", 2, 1, 1, 1, "tma", 1, "m", 1, False)
+GOOD = Sm90WsConfig(128, 128, 64, 4, "coop", 2, 1, 1, 1, "tma", 1, "m", 1, False)
 ILLEGAL = replace(GOOD, consumers=3)
 NO_BUILD = replace(GOOD, tile_n=64)
 HANGS = replace(GOOD, stages=3)

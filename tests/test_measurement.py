@@ -6,10 +6,10 @@ import pytest
 
 from cudal2.problem import Problem
 from cudal2.records.measurement import Measurement, Status
-from cudal2.space.config import KernelConfig
+from cudal2.space.config import Sm90WsConfig
 
 PROBLEM = Problem(64, 4096, 64)
-CONFIG = KernelConfig(128, 128, 64, 4, "coop", 2, 1, 1, 1, "tma", 1)
+CONFIG = Sm90WsConfig(128, 128, 64, 4, "coop", 2, 1, 1, 1, "tma", 1)
 
 
 def test_failures_hold_no_times():

@@ -10,18 +10,29 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from cudal2.launch.plan import MAP_WORDS, PARAMS, PARAMS_BYTES, MapSpec, ParamSets, plan_launch
+from cudal2.launch.plan import (
+    MAP_WORDS,
+    MMA_PARAMS,
+    MMA_PARAMS_BYTES,
+    PARAMS,
+    PARAMS_BYTES,
+    MapSpec,
+    ParamSets,
+    Words,
+    plan_launch,
+)  # fmt: skip
 from cudal2.paths import kernels_dir
 from cudal2.problem import Problem
-from cudal2.space.config import KernelConfig
+from cudal2.space.config import KernelConfig, Sm80MmaConfig, Sm90WsConfig
 
-COOP = KernelConfig(128, 256, 64, 4, "coop", 2, 2, 1, 1, "tma", 1, "m", 8, True)
+COOP = Sm90WsConfig(128, 256, 64, 4, "coop", 2, 2, 1, 1, "tma", 1, "m", 8, True)
 ONE_PER_TILE = replace(COOP, persistent=False)
-SPLIT = KernelConfig(64, 96, 128, 4, "coop", 1, 1, 1, 4, "direct", 1, "n", 1, False)
+SPLIT = Sm90WsConfig(64, 96, 128, 4, "coop", 1, 1, 1, 4, "direct", 1, "n", 1, False)
 
 
 def test_boxes_of_a_multicast_cluster_are_slices() -> None:
     plan = plan_launch(COOP, Problem(4096, 8192, 512), 132)
+    assert plan.a is not None
     assert plan.a == MapSpec(512, 4096, 64, 128)  # one CTA along N: all of A's rows
     assert plan.b == MapSpec(512, 8192, 64, 128)  # two CTAs along M share B's 256 rows
     assert plan.c == MapSpec(8192, 4096, 64, 64)
@@ -68,32 +79,55 @@ def test_grids(
     assert plan.grid % plan.cluster == 0
 
 
-def test_the_struct_is_the_one_the_kernel_declares() -> None:
-    header = (kernels_dir() / "include" / "cudal2" / "params.cuh").read_text()
-    body = re.search(r"struct alignas\(64\) GemmParams \{(.*?)\};", header, re.DOTALL)
+@pytest.mark.parametrize(
+    ("file", "name", "struct_of", "size"),
+    [("params", "GemmParams", PARAMS, PARAMS_BYTES), ("mma_params", "MmaParams", MMA_PARAMS, MMA_PARAMS_BYTES)],
+)
+def test_the_struct_is_the_one_the_kernel_declares(file: str, name: str, struct_of: np.dtype, size: int) -> None:
+    header = (kernels_dir() / "include" / "cudal2" / f"{file}.cuh").read_text()
+    body = re.search(rf"struct alignas\(\d+\) {name} \{{(.*?)\}};", header, re.DOTALL)
     assert body is not None
     declared = []
     for line in body[1].splitlines():
-        match = re.match(r"\s*(TensorMap|void\*|int32_t) ([\w, ]+);", line)
+        match = re.match(r"\s*(TensorMap|(?:const )?void\*|int32_t) ([\w, ]+);", line)
         if match:
             declared += [(match[1], name.strip()) for name in match[2].split(",")]
-    sizes = {"TensorMap": 128, "void*": 8, "int32_t": 4}
+    sizes = {"TensorMap": 128, "void*": 8, "const void*": 8, "int32_t": 4}
     offset = 0
-    for kind, name in declared:
-        assert PARAMS.fields is not None
-        dtype, at = PARAMS.fields[name][:2]
-        assert (at, dtype.itemsize) == (offset, sizes[kind]), name
+    for kind, field in declared:
+        assert struct_of.fields is not None
+        dtype, at = struct_of.fields[field][:2]
+        assert (at, dtype.itemsize) == (offset, sizes[kind]), field
         offset += sizes[kind]
-    assert [name for _, name in declared] == list(PARAMS.names or ())
-    assert f"sizeof(GemmParams) == {PARAMS_BYTES}" in header and PARAMS.itemsize == PARAMS_BYTES
+    assert [field for _, field in declared] == list(struct_of.names or ())
+    assert f"sizeof({name}) == {size}" in header and struct_of.itemsize == size
+
+
+def test_a_kernel_that_loads_by_address_gets_addresses_and_no_maps() -> None:
+    config = Sm80MmaConfig(32, 64, 32, 3, 1, 2, "swizzle", 2, "plain", "wide", 2, 4, "n", 4)
+    plan = plan_launch(config, Problem(123, 457, 789), 132)
+    assert (plan.grid, plan.block, plan.cluster, plan.a, plan.b, plan.c) == (4 * 8, 64, 1, None, None, None)
+    assert plan.smem_bytes == 3 * (32 + 64) * 32 * 2
+    a, b, c = (np.array([base, base + 4096], np.uint64) for base in (1 << 40, 2 << 40, 3 << 40))
+    sets = ParamSets(plan, a, b, c, lambda spec, addresses: pytest.fail("no map is needed"))
+    raw = sets.structs.tobytes()[MMA_PARAMS_BYTES:]
+    assert struct.unpack_from("<3Q8i", raw) == (
+        (1 << 40) + 4096, (2 << 40) + 4096, (3 << 40) + 4096, 123, 457, 789, 457, 4, 8, 1, 4,
+    )  # fmt: skip
+    pointer = ctypes.c_uint64.from_address(sets.kernel_params(1)).value
+    assert pointer == sets.structs.ctypes.data + MMA_PARAMS_BYTES
 
 
 def test_packed_structs_and_their_pointers() -> None:
     plan = plan_launch(SPLIT, Problem(65, 24, 4096), 132)
     count = 3
-    a, b = (np.arange(count * MAP_WORDS, dtype=np.uint64).reshape(count, MAP_WORDS) + base for base in (1000, 2000))
-    c_pointers = np.array([0x7F0000000000, 0x7F0000001000, 0x7F0000002000], np.uint64)
-    sets = ParamSets(plan, a, b, None, c_pointers)
+    a, b, c = (np.array([base, base + 0x1000, base + 0x2000], np.uint64) for base in (1000, 2000, 0x7F0000000000))
+
+    def encode(spec: MapSpec, addresses: Words) -> Words:
+        assert addresses[0] != c[0], "no map of C for the direct epilogue"
+        return addresses[0] + np.arange(count * MAP_WORDS, dtype=np.uint64).reshape(count, MAP_WORDS)
+
+    sets = ParamSets(plan, a, b, c, encode)
     base = sets.structs.ctypes.data
     assert base % 64 == 0
     raw = sets.structs.tobytes()[2 * PARAMS_BYTES :]

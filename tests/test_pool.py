@@ -19,11 +19,11 @@ from cudal2.build.child import serve
 from cudal2.build.pool import BuildPool, build_all, build_here
 from cudal2.build.toolchain import Toolchain
 from cudal2.errors import CacheError
-from cudal2.space.config import KernelConfig
+from cudal2.space.config import Sm90WsConfig
 
 TOOLCHAIN = Toolchain.detect()
 #: Leaves out setmaxnreg, which the tiny kernel below has no registers for.
-BASE = KernelConfig(
+BASE = Sm90WsConfig(
     tile_m=64,
     tile_n=64,
     tile_k=64,

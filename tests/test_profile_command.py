@@ -12,6 +12,7 @@ from fabricated_recording import FINGERPRINT
 from test_eval_command import FakeRunner
 
 import cudal2.runners.local as local
+from cudal2.arch import SM90
 from cudal2.bench import counters, ncu
 from cudal2.build.artifact import BuiltKernel
 from cudal2.cli import main as cli
@@ -20,13 +21,13 @@ from cudal2.errors import WorkerError
 from cudal2.problem import Problem
 from cudal2.records.counters import ProfileBook
 from cudal2.settings import BenchSettings
-from cudal2.space.config import KernelConfig
+from cudal2.space.config import KernelConfig, Sm90WsConfig
 from cudal2.table import Entry, Header, KernelTable
 
 SHAPE = "512_512_512"
 PROBLEM = Problem.parse(SHAPE)
-FIRST = KernelConfig(64, 64, 64, 4, "coop", 1, 1, 1, 1, "tma", 1, "m", 1, False)
-SECOND = KernelConfig(128, 128, 64, 4, "coop", 2, 1, 1, 1, "tma", 1, "m", 1, False)
+FIRST = Sm90WsConfig(64, 64, 64, 4, "coop", 1, 1, 1, 1, "tma", 1, "m", 1, False)
+SECOND = Sm90WsConfig(128, 128, 64, 4, "coop", 2, 1, 1, 1, "tma", 1, "m", 1, False)
 RAW = fake_ncu.RAW
 #: The real table less some of its rows: three kernels of ours, then one of cuBLASLt's.
 ONE_KERNEL = f"grep -v '^\"[123]\"' {RAW}"
@@ -47,6 +48,7 @@ class Runner(FakeRunner):
 def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A GPU that is not there, and a folder on the path for a tool that is not either."""
     monkeypatch.setattr(command, "require_gpu", lambda device: None)
+    monkeypatch.setattr(command, "gpu_arch", lambda device: SM90)
     monkeypatch.setattr(command, "built", lambda configs, problem, runner: [(c, built_kernel(c)) for c in configs])
     monkeypatch.setattr(local, "LocalRunner", Runner)
     monkeypatch.setattr(ncu, "INSTALLED", (tmp_path / "none", tmp_path / "none"))

@@ -11,13 +11,14 @@ import pytest
 
 from cudal2.arch import SM90
 from cudal2.problem import Problem
-from cudal2.space import geometry
 from cudal2.space.axes import SM90_WS_AXES
-from cudal2.space.config import KernelConfig
-from cudal2.space.rules import RULES, Rule, register_cap
+from cudal2.space.config import Sm90WsConfig
+from cudal2.space.rule import Rule
+from cudal2.space.sm90_ws import geometry
+from cudal2.space.sm90_ws.rules import RULES, register_cap
 from cudal2.space.space import SearchSpace
 
-BASE = KernelConfig(128, 128, 64, 4, "coop", 2, 1, 1, 1, "tma", 1, "m", 1, False)
+BASE = Sm90WsConfig(128, 128, 64, 4, "coop", 2, 1, 1, 1, "tma", 1, "m", 1, False)
 SPACE = SearchSpace()
 LARGE = Problem(4096, 4096, 4096)
 RULE_NAMES = [rule.name for rule in RULES]

@@ -17,10 +17,10 @@ from cudal2.errors import EnvironmentProblemError, NothingValidError, NotLoadedE
 from cudal2.problem import Problem
 from cudal2.runtime import hgemm, kernels, op, reset, stats, warmup
 from cudal2.runtime.kernels import DeviceKernels, Route
-from cudal2.space.config import KernelConfig
+from cudal2.space.config import Sm90WsConfig
 from cudal2.table import Entry, Header, KernelTable
 
-CONFIG = KernelConfig(64, 64, 64, 2, "coop", 1, 1, 1, 1, "tma", 1, "m", 1, False)
+CONFIG = Sm90WsConfig(64, 64, 64, 2, "coop", 1, 1, 1, 1, "tma", 1, "m", 1, False)
 HEADER = Header.from_fingerprint(FINGERPRINT, "fp32", "tn")
 PROBLEM = Problem(128, 256, 512)
 
@@ -63,6 +63,16 @@ def test_a_shape_nobody_measured_says_what_would_help(table):
     route = device_kernels(None).route(Problem(8192, 8192, 8192), table)
     assert "no measured shape is within 4x" in route.reason
     assert "python -m cudal2.train --arch sm90 --shapes 8192_8192_8192" in route.reason
+
+
+def test_a_shape_no_tensor_map_can_describe_gets_a_kernel_that_loads_by_address(table):
+    loads = []
+    loaded = device_kernels(lambda config, problem: loads.append(config) or SimpleNamespace())
+    route = loaded.route(Problem(123, 456, 789), table)
+    assert (route.reason, route.config.family, route.config.copy_bytes, route.pdl) == ("", "sm80_mma", 2, False)
+    assert loads == [route.config] and route.plan.a is None
+    struct = route.packed(1024, 2048, 4096).structs[0]
+    assert (struct["a_ptr"], struct["b_ptr"], struct["c_ptr"], struct["k"]) == (1024, 2048, 4096, 789)
 
 
 def test_a_shape_where_the_library_won_is_left_to_it(table):

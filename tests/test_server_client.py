@@ -1,6 +1,7 @@
 """The native client, compiled here and driven by a fake driver on a virtual clock: order of calls and arithmetic."""
 
 import ctypes
+import dataclasses
 import shutil
 import threading
 
@@ -15,10 +16,10 @@ from cudal2.build.host import COMPILERS, c_compiler, compile_shared
 from cudal2.errors import EnvironmentProblemError, ToolchainError
 from cudal2.launch.driver import LaunchError
 from cudal2.launch.kernel import KernelLaunch
-from cudal2.launch.plan import MAP_WORDS, PARAMS, plan_launch
+from cudal2.launch.plan import MAP_WORDS, plan_launch
 from cudal2.launch.tensor_map import FLOAT16, modes
 from cudal2.problem import Problem
-from cudal2.space.config import KernelConfig
+from cudal2.space.config import Sm80MmaConfig, Sm90WsConfig
 
 has_compiler = pytest.mark.skipif(not any(map(shutil.which, COMPILERS)), reason="no C compiler here")
 
@@ -233,8 +234,16 @@ def test_cublas_gets_its_arguments_in_the_library_s_order(library, monkeypatch):
     assert seen == [(1, 1, 0, 64, 32, 128, 2, 0xB00, 2, 127, 0xA00, 2, 129, 3, 0xC00, 2, 65, 68, -1)]
 
 
-@pytest.mark.parametrize("epilogue", ["tma", "direct"])
-def test_our_kernel_gets_its_maps_encoded_where_the_parameters_are(library, monkeypatch, epilogue):
+WS = Sm90WsConfig(128, 128, 64, 4, "coop", 2, 1, 1, 1, "tma", 1, "m", 1, False)
+MMA = Sm80MmaConfig(64, 64, 32, 3, 2, 2, "swizzle", 2, "plain", "wide", 16, 2, "m", 1)
+
+
+@pytest.mark.parametrize(
+    ("config", "maps"),
+    [(WS, 3), (dataclasses.replace(WS, epilogue="direct"), 2), (MMA, 0)],
+    ids=["tma", "direct", "by_address"],
+)
+def test_our_kernel_gets_its_operands_where_the_parameters_are(library, monkeypatch, config, maps):
     encoded, launched = [], []
     p, u32 = ctypes.c_uint64, ctypes.c_uint32
 
@@ -250,7 +259,7 @@ def test_our_kernel_gets_its_maps_encoded_where_the_parameters_are(library, monk
             (
                 ctypes.c_uint32.from_address(config).value,
                 function,
-                bytes((ctypes.c_char * 448).from_address(struct)),
+                bytes((ctypes.c_char * plan.struct.itemsize).from_address(struct)),
                 extra,
             )
         )
@@ -264,22 +273,22 @@ def test_our_kernel_gets_its_maps_encoded_where_the_parameters_are(library, monk
     }
     monkeypatch.setattr(native, "driver_function", lambda name: address(fakes[name]))
     problem = Problem(256, 512, 128)
-    config = KernelConfig(128, 128, 64, 4, "coop", 2, 1, 1, 1, epilogue, 1, "m", 1, False)
     plan = plan_launch(config, problem, 132)
     submit_once(library, native.kernel_submitter(KernelLaunch(0xF00, plan, False), 7, OPERANDS))
     specs = [spec for spec in (plan.a, plan.b, plan.c) if spec is not None]
-    assert len(specs) == (3 if epilogue == "tma" else 2)
+    assert len(specs) == maps
     assert encoded == [
         (FLOAT16, 2, pointer, [spec.columns, spec.rows], [spec.row_bytes], [spec.box_columns, spec.box_rows], [1, 1],
          modes(spec))
         for spec, pointer in zip(specs, OPERANDS[0].tolist(), strict=False)
     ]  # fmt: skip
     ((grid, function, raw, extra),) = launched
-    params = np.frombuffer(raw, PARAMS)[0]
+    params = np.frombuffer(raw, plan.struct)[0]
     assert (grid, function, extra) == (plan.grid, 0xF00, 0)
     assert (params["m"], params["n"], params["k"], params["ldc"]) == (256, 512, 128, 512)
-    assert params["c_ptr"] == 0xC00 and params["a"][0] == 0xA00 and params["b"][0] == 0xB00
-    assert params["c"][0] == (0xC00 if epilogue == "tma" else 0)
+    fields = ("a", "b", "c", "c_ptr") if maps else ("a_ptr", "b_ptr", "c_ptr")
+    found = [int(params[name][0] if name in "abc" else params[name]) for name in fields]
+    assert found == ([0xA00, 0xB00, 0xC00 if maps == 3 else 0, 0xC00] if maps else [0xA00, 0xB00, 0xC00])
 
 
 def test_one_loaded_library_of_a_name_is_found_and_none_is_one_line():

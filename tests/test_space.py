@@ -14,10 +14,10 @@ from cudal2.errors import NothingValidError, UsageError
 from cudal2.floor import floor_us
 from cudal2.problem import Problem
 from cudal2.settings import Limit, SpaceSettings, load_shapes, load_space
-from cudal2.space import geometry
 from cudal2.space.axes import SM90_WS_AXES, Axis
-from cudal2.space.config import KernelConfig
-from cudal2.space.rules import RULES
+from cudal2.space.config import KernelConfig, Sm90WsConfig
+from cudal2.space.sm90_ws import geometry
+from cudal2.space.sm90_ws.rules import RULES
 from cudal2.space.space import SearchSpace
 
 FULL = SearchSpace()
@@ -64,7 +64,7 @@ def test_axes_are_the_fields_of_a_configuration() -> None:
 
 @pytest.mark.parametrize("axis", SM90_WS_AXES, ids=lambda axis: axis.name)
 def test_compile_time_axes_are_those_of_the_build_name(axis: Axis) -> None:
-    config = KernelConfig(128, 128, 64, 4, "coop", 2, 1, 1, 1, "tma", 1)
+    config = Sm90WsConfig(128, 128, 64, 4, "coop", 2, 1, 1, 1, "tma", 1)
     other = next(value for value in axis.values if value != getattr(config, axis.name))
     changed = replace(config, **{axis.name: other})
     assert (changed.build_name != config.build_name) == axis.compile_time
@@ -258,7 +258,7 @@ def test_a_limit_holds_where_it_says_and_above_its_work() -> None:
     limit = Limit({"tile_m": (64,)}, {"stages": (2, 4)}, flops_above=1e9)
     space = SearchSpace(settings=SpaceSettings(limits=(limit,), name="some"))
     large, small = Problem(1024, 1024, 1024), Problem(256, 256, 1024)
-    config = KernelConfig(64, 128, 64, 6, "coop", 1, 1, 1, 1, "tma", 1, "m", 1, False)
+    config = Sm90WsConfig(64, 128, 64, 6, "coop", 1, 1, 1, 1, "tma", 1, "m", 1, False)
     assert space.explain(config, small) == []
     assert space.explain(config, large) == [
         "subspace: space 'some' keeps only stages 2 or 4 where tile_m 64 above 1e+09 FLOPs"

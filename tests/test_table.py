@@ -13,14 +13,14 @@ from fabricated_recording import FINGERPRINT
 from cudal2.errors import EnvironmentProblemError, TableError
 from cudal2.problem import Problem
 from cudal2.records.measurement import Measurement, Status
-from cudal2.space.config import KernelConfig
+from cudal2.space.config import Sm90WsConfig
 from cudal2.space.space import SearchSpace
 from cudal2.table import Device, Entry, Header, KernelTable
 
-SMALL = KernelConfig(64, 64, 64, 2, "coop", 1, 1, 1, 1, "tma", 1, "m", 1, False)
-LARGE = KernelConfig(128, 256, 64, 4, "coop", 2, 1, 1, 1, "tma", 1, "m", 4, False)
+SMALL = Sm90WsConfig(64, 64, 64, 2, "coop", 1, 1, 1, 1, "tma", 1, "m", 1, False)
+LARGE = Sm90WsConfig(128, 256, 64, 4, "coop", 2, 1, 1, 1, "tma", 1, "m", 4, False)
 WAVES = dataclasses.replace(LARGE, group=8, persistent=True)
-SPLIT = KernelConfig(64, 64, 64, 4, "coop", 1, 1, 1, 4, "direct", 1, "m", 1, False)
+SPLIT = Sm90WsConfig(64, 64, 64, 4, "coop", 1, 1, 1, 4, "direct", 1, "m", 1, False)
 HEADER = Header.from_fingerprint(FINGERPRINT, "fp32", "tn")
 
 

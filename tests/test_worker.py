@@ -26,11 +26,11 @@ from cudal2.launch.driver import LaunchError
 from cudal2.problem import Problem
 from cudal2.records.measurement import Measurement, Status
 from cudal2.settings import BenchSettings
-from cudal2.space.config import KernelConfig
+from cudal2.space.config import Sm90WsConfig
 
 PROBLEM = Problem(64, 64, 64)
 SETTINGS = BenchSettings()
-CONFIG = KernelConfig(64, 64, 64, 2, "coop", 1, 1, 1, 1, "direct", 1)
+CONFIG = Sm90WsConfig(64, 64, 64, 2, "coop", 1, 1, 1, 1, "direct", 1)
 DEADLINE_S = 0.7
 RESPAWN_S = 5.0
 

@@ -53,7 +53,7 @@ typedef struct {
     const void *config; /* CUlaunchConfig; the stream is in it */
     void *function;
     void **params;
-    uint64_t *c_address; /* where in the parameters; NULL if the kernel takes none */
+    uint64_t *slots[3]; /* where in the parameters an operand's address goes; NULL if the kernel does not take it */
     TensorMap maps[3];
 } Kernel;
 
@@ -66,6 +66,8 @@ int cudal2_submit_kernel(void *state, uint32_t set, const Operands *operands, vo
     (void)set, (void)stream;
     for (int index = 0; index < 3; ++index) {
         TensorMap *map = &kernel->maps[index];
+        if (kernel->slots[index])
+            *kernel->slots[index] = addresses[index];
         if (!map->map)
             continue;
         int status = kernel->encode(map->map, map->dtype, RANK, (void *)(uintptr_t)addresses[index], map->sizes,
@@ -74,8 +76,6 @@ int cudal2_submit_kernel(void *state, uint32_t set, const Operands *operands, vo
         if (status)
             return status;
     }
-    if (kernel->c_address)
-        *kernel->c_address = operands->c;
     return kernel->launch(kernel->config, kernel->function, kernel->params, NULL);
 }
 

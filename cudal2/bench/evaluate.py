@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from cudal2.arch import Arch
 from cudal2.bench.final import Failure
 from cudal2.bench.foreign.entrant import CHECK_DEADLINE_S, check_foreign, refuse_foreign
 from cudal2.bench.judge import FinalRequest, run_final
@@ -29,23 +30,11 @@ from cudal2.records.measurement import PROTOCOL_VERSION, Measurement, Status
 from cudal2.records.speedup_csv import csv_text
 from cudal2.settings import BenchSettings
 from cudal2.space.config import KernelConfig
-from cudal2.space.space import SearchSpace
+from cudal2.space.defaults import default_configs
 from cudal2.table import KernelTable
 
 #: Configurations of ours that go from the checks into the selection.
 CANDIDATES = 3
-
-#: Where no table knows better: large tiles, small ones, a split of K, many CTAs for output-bound shapes.
-_DEFAULTS = (
-    KernelConfig(128, 256, 64, 4, "coop", 2, 1, 1, 1, "tma", 1, "m", 8, True),
-    KernelConfig(128, 128, 64, 6, "pingpong", 2, 1, 1, 1, "tma", 1, "m", 8, True),
-    KernelConfig(128, 128, 64, 4, "coop", 2, 1, 1, 1, "tma", 1, "m", 1, False),
-    KernelConfig(64, 128, 64, 4, "coop", 1, 1, 1, 1, "tma", 1, "m", 1, False),
-    KernelConfig(64, 64, 64, 6, "coop", 1, 1, 1, 1, "tma", 1, "m", 1, False),
-    KernelConfig(64, 64, 64, 4, "coop", 1, 1, 1, 4, "direct", 1, "m", 1, False),
-    KernelConfig(64, 32, 64, 6, "coop", 1, 1, 1, 1, "direct", 1, "m", 1, False),
-    KernelConfig(64, 64, 64, 2, "coop", 1, 1, 1, 1, "direct", 1, "m", 1, False),
-)
 
 
 @dataclass(frozen=True)
@@ -74,22 +63,7 @@ class Evaluation:
         return group_finals(self.rows)
 
 
-def default_configs(problem: Problem, space: SearchSpace) -> list[KernelConfig]:
-    """A few legal configurations of different kinds for a shape nobody searched.
-
-    Raises:
-        NothingValidError: None of them is legal here.
-    """
-    legal = [config for config in _DEFAULTS if not space.explain(config, problem)]
-    if not legal:
-        reasons = sorted({reason for config in _DEFAULTS for reason in space.explain(config, problem)})
-        raise NothingValidError(
-            f"{problem.mnk}: no default configuration is legal ({reasons[0]}): give one with --config"
-        )
-    return legal
-
-
-def table_configs(problem: Problem, table: KernelTable, space: SearchSpace) -> tuple[list[KernelConfig], str]:
+def table_configs(problem: Problem, table: KernelTable, arch: Arch) -> tuple[list[KernelConfig], str]:
     """What the table says to run, with a line that says why; default configurations where it has none of ours.
 
     Raises:
@@ -99,7 +73,7 @@ def table_configs(problem: Problem, table: KernelTable, space: SearchSpace) -> t
     if entry is not None and entry.config is not None:
         return [entry.config], f"{entry.config.name}, from the table's {entry.mnk}"
     found = f"the table has {entry.baseline}" if entry is not None else "the table has nothing near"
-    configs = default_configs(problem, space)
+    configs = default_configs(problem, arch)
     return configs, f"{len(configs)} default configurations, since {found} for {problem.mnk}"
 
 

@@ -49,7 +49,8 @@ class _TensorMap(ctypes.Structure):
 
 class _Kernel(ctypes.Structure):
     _fields_ = [
-        *((name, _Address) for name in ("encode", "launch", "config", "function", "params", "c_address")),
+        *((name, _Address) for name in ("encode", "launch", "config", "function", "params")),
+        ("slots", _Address * 3),
         ("maps", _TensorMap * 3),
     ]
 
@@ -194,7 +195,8 @@ def kernel_submitter(launch: KernelLaunch, stream: int, operands: Operands) -> S
     params, plan = ParamSets.blank(launch.plan), launch.plan
     maps = (_map(spec, params.field(name)) for name, spec in (("a", plan.a), ("b", plan.b), ("c", plan.c)))
     encode, submit = (driver_function(name) for name in ("cuTensorMapEncodeTiled", "cuLaunchKernelEx"))
-    state = _Kernel(encode, submit, config, function, params.kernel_params(0), params.field("c_ptr"))
+    slots = (_Address * 3)(*(params.field(name) or None for name in ("a_ptr", "b_ptr", "c_ptr")))
+    state = _Kernel(encode, submit, config, function, params.kernel_params(0), slots)
     state.maps = (_TensorMap * 3)(*maps)
     return Submitter("cudal2_submit_kernel", state, operands, (launch, params))
 

@@ -73,7 +73,7 @@ def compile_source(source: KernelSource, toolchain: Toolchain, pch_dir: Path | N
         raise ToolchainError(
             f"NVRTC {lost.group(0)}: the header packages are damaged: {nvrtc.INSTALL} --force-reinstall"
         )
-    if headers_digest(source.include_dir) != source.headers:
+    if headers_digest(source.text, source.include_dir) != source.headers:
         raise ToolchainError(f"the kernel headers in {source.include_dir} changed during the build: run it again")
     compile_s = time.perf_counter() - begin
     usage = _entry_report(log)

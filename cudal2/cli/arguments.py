@@ -13,22 +13,30 @@ from cudal2.arch import ARCHS, Arch
 from cudal2.bench import contestants
 from cudal2.errors import UsageError
 from cudal2.problem import Problem
-from cudal2.space.axes import SM90_WS_AXES
-from cudal2.space.config import KernelConfig
+from cudal2.space.config import CONFIGS, KernelConfig, Sm80MmaConfig, Sm90WsConfig
 
 if TYPE_CHECKING:
     from cudal2.build.cache import BuildCache
     from cudal2.space.space import SearchSpace
 
-_NAME = re.compile(
-    r"(?P<tile_m>\d+)x(?P<tile_n>\d+)x(?P<tile_k>\d+)_s(?P<stages>\d+)_(?P<schedule>coop|pingpong)(?P<consumers>\d+)"
-    r"_c(?P<cluster_m>\d+)x(?P<cluster_n>\d+)_k(?P<split_k>\d+)_(?P<epilogue>tma|direct)_o(?P<ctas_per_sm>\d+)"
-    r"(?:_(?P<raster>[mn])(?P<group>\d+)(?P<persistent>p?))?",
-    re.ASCII,
-)
+_TILE_NAME = r"(?P<tile_m>\d+)x(?P<tile_n>\d+)x(?P<tile_k>\d+)_s(?P<stages>\d+)_"
+#: How names read, by family; the run-time part may be missing.
+_NAMES = {
+    Sm90WsConfig.family: re.compile(
+        _TILE_NAME + r"(?P<schedule>coop|pingpong)(?P<consumers>\d+)_c(?P<cluster_m>\d+)x(?P<cluster_n>\d+)"
+        r"_k(?P<split_k>\d+)_(?P<epilogue>tma|direct)_o(?P<ctas_per_sm>\d+)"
+        r"(?:_(?P<raster>[mn])(?P<group>\d+)(?P<persistent>p?))?",
+        re.ASCII,
+    ),
+    Sm80MmaConfig.family: re.compile(
+        _TILE_NAME + r"w(?P<warps_m>\d+)x(?P<warps_n>\d+)_(?P<smem_layout>swizzle|pad)_f(?P<fragments>\d+)"
+        r"_(?P<prefetch>plain|staggered)_(?P<epilogue>direct|wide)_b(?P<copy_bytes>\d+)_o(?P<ctas_per_sm>\d+)"
+        r"(?:_(?P<raster>[mn])(?P<group>\d+))?",
+        re.ASCII,
+    ),
+}
 #: Longer than any name, and short enough that Python reads its numbers.
 _NAME_CHARS = 200
-_TEXT_FIELDS = ("schedule", "epilogue", "raster")
 _COUNT = re.compile(r"[0-9]{1,10}")
 _INDEX = re.compile(r"[0-9]{1,4}")
 
@@ -56,15 +64,10 @@ class Parser(argparse.ArgumentParser):
 
 
 def arch(text: str) -> Arch:
-    """``--arch``: one of the architectures whose kernel family this version has."""
+    """``--arch``: one of the architectures this version has kernels for."""
     if text in ARCHS:
         return ARCHS[text]
-    known = ", ".join(ARCHS)
-    if text in ("sm80", "sm86"):
-        raise UsageError(
-            f"--arch {text}: the sm80_mma kernel family is not available in this version; use one of {known}"
-        )
-    raise UsageError(f"--arch {text}: unknown; use one of {known}")
+    raise UsageError(f"--arch {text}: unknown; use one of {', '.join(ARCHS)}")
 
 
 def add_optional(parser: argparse.ArgumentParser) -> None:
@@ -109,7 +112,13 @@ def minutes(text: str) -> float:
 
 def add_arch(parser: argparse.ArgumentParser) -> None:
     """``--arch``."""
-    parser.add_argument("--arch", type=arch, default="sm90", metavar="NAME", help="GPU architecture: sm90 (default)")
+    parser.add_argument(
+        "--arch",
+        type=arch,
+        default="sm90",
+        metavar="NAME",
+        help=f"GPU architecture: {', '.join(ARCHS)} (default: the first)",
+    )
 
 
 def add_kind(parser: argparse.ArgumentParser) -> None:
@@ -128,8 +137,16 @@ def add_shapes(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_family(parser: argparse.ArgumentParser) -> None:
+    """``--family``."""
+    parser.add_argument(
+        "--family", choices=tuple(CONFIGS), default="", help="kernel family (default: the first of the architecture)"
+    )
+
+
 def add_space(parser: argparse.ArgumentParser) -> None:
-    """``--space``; read back by :func:`search_space`."""
+    """``--space`` and ``--family``; read back by :func:`search_space`."""
+    add_family(parser)
     parser.add_argument(
         "--space", metavar="FILE", help="YAML that narrows the space, or the name of one in configs/spaces"
     )
@@ -174,12 +191,17 @@ def problems(arguments: argparse.Namespace) -> list[Problem]:
 
 
 def search_space(arguments: argparse.Namespace, default: str | None = None) -> SearchSpace:
-    """The space of ``--arch``, narrowed by ``--space``."""
+    """The space of ``--arch`` and ``--family``, narrowed by ``--space``."""
     from cudal2.settings import load_space
     from cudal2.space.space import SearchSpace
 
     chosen = arguments.space or default
-    return SearchSpace(arguments.arch, load_space(chosen) if chosen else None)
+    return SearchSpace(arguments.arch, load_space(chosen) if chosen else None, arguments.family)
+
+
+def family(arguments: argparse.Namespace) -> str:
+    """The kernel family that ``--arch``, ``--family`` and ``--space`` come to."""
+    return search_space(arguments).family.name
 
 
 def build_cache(arguments: argparse.Namespace) -> BuildCache:
@@ -201,18 +223,28 @@ def config(text: str) -> KernelConfig:
         except (ValueError, RecursionError) as error:
             raise UsageError(f"--config is not valid JSON: {error}") from None
         return _on_axes(KernelConfig.from_dict(values))
-    match = _NAME.fullmatch(text) if len(text) <= _NAME_CHARS else None
-    if match is None:
-        raise UsageError(f"'{text[:80]}' is no configuration name; `cudal2 space --mnk M_N_K --list 5` prints some")
-    fields: dict[str, Any] = {"raster": "m", "group": 8, "persistent": True}
+    for kind, pattern in _NAMES.items():
+        match = pattern.fullmatch(text) if len(text) <= _NAME_CHARS else None
+        if match is not None:
+            return _on_axes(KernelConfig.from_dict(_fields(kind, match)))
+    raise UsageError(f"'{text[:80]}' is no configuration name; `cudal2 space --mnk M_N_K --list 5` prints some")
+
+
+def _fields(kind: str, match: re.Match[str]) -> dict[str, Any]:
+    """A configuration's fields from the groups of its name; what the name leaves out has its default."""
+    fields: dict[str, Any] = {"family": kind, "raster": "m", "group": 8}
+    if kind == Sm90WsConfig.family:
+        fields["persistent"] = True
     for name, value in match.groupdict().items():
         if value is not None:
-            fields[name] = value == "p" if name == "persistent" else value if name in _TEXT_FIELDS else int(value)
-    return _on_axes(KernelConfig.from_dict(fields))
+            fields[name] = value == "p" if name == "persistent" else int(value) if value.isdigit() else value
+    return fields
 
 
 def _on_axes(config: KernelConfig) -> KernelConfig:
     """The configuration, if the template can be asked for it at all."""
-    for axis in SM90_WS_AXES:
+    from cudal2.space.families import family_of
+
+    for axis in family_of(config).axes:
         axis.index(getattr(config, axis.name))
     return config

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 from typing import Literal
 
-from cudal2.arch import SM90
+from cudal2.arch import ARCHS, Arch, arch_of
 from cudal2.errors import EnvironmentProblemError
 
 Backend = Literal["gpu", "replay"]
@@ -26,10 +26,18 @@ def gpu_problem(device: int = 0) -> str | None:
     driver.cuDeviceGetCount(ctypes.byref(count))
     if device >= count.value:
         return f"no GPU number {device}: the driver sees {count.value}"
-    capability = _capability(driver, device)
-    if capability != SM90.capability:
-        return f"GPU {device} has compute capability {capability[0]}.{capability[1]}; this version needs 9.0 (Hopper)"
+    major, minor = _capability(driver, device)
+    if arch_of((major, minor)) is None:
+        known = ", ".join(f"{arch.capability[0]}.{arch.capability[1]}" for arch in ARCHS.values())
+        return f"GPU {device} has compute capability {major}.{minor}; this version has kernels for {known}"
     return None
+
+
+def gpu_arch(device: int = 0) -> Arch:
+    """Architecture of a GPU that :func:`gpu_problem` finds nothing wrong with."""
+    found = arch_of(_capability(ctypes.CDLL("libcuda.so.1"), device))
+    assert found is not None, "gpu_problem comes first"
+    return found
 
 
 def _capability(driver: ctypes.CDLL, device: int) -> tuple[int, int]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from cudal2.arch import SM90, Arch
 from cudal2.cli.output import note
 from cudal2.errors import NothingValidError, UsageError
 from cudal2.problem import Problem
@@ -14,15 +15,15 @@ if TYPE_CHECKING:
     from cudal2.runners.local import LocalRunner
 
 
-def legal(config: KernelConfig, problem: Problem) -> KernelConfig:
-    """The configuration, if the full space allows it.
+def legal(config: KernelConfig, problem: Problem, arch: Arch = SM90) -> KernelConfig:
+    """The configuration, if the full space of its family allows it.
 
     Raises:
-        UsageError: It is illegal for the problem.
+        UsageError: It is illegal for the problem, or its family does not run on the architecture.
     """
     from cudal2.space.space import SearchSpace
 
-    reasons = SearchSpace().explain(config, problem)
+    reasons = SearchSpace(arch, family=config.family).explain(config, problem)
     if reasons:
         raise UsageError(f"{config.name} is illegal for {problem.mnk}: {reasons[0]}")
     return config

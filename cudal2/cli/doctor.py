@@ -15,7 +15,7 @@ from typing import Any
 
 from cudal2.bench import ncu
 from cudal2.cli import arguments as shared
-from cudal2.cli.backend import gpu_problem
+from cudal2.cli.backend import gpu_arch, gpu_problem
 from cudal2.cli.output import note, pip_install, print_json, print_table
 from cudal2.errors import Cudal2Error, EnvironmentProblemError
 from cudal2.paths import cache_dir, configs_dir, data_dir, kernels_dir
@@ -200,8 +200,8 @@ def _free_gib(path: Path) -> float:
 
 def _gpu() -> Check:
     problem = gpu_problem()
-    fix = "use a machine with a Hopper GPU and its driver; only `record`, `eval` and `--backend gpu` need one"
-    return Check("GPU", ("gpu",), problem is None, problem or "compute capability 9.0", "" if problem is None else fix)
+    fix = "use a machine with a Hopper or Ampere GPU and its driver; only `record`, `eval` and `--backend gpu` need one"
+    return Check("GPU", ("gpu",), problem is None, problem or gpu_arch().name, "" if problem is None else fix)
 
 
 def _torch_cuda() -> Check:

@@ -6,10 +6,11 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from cudal2.arch import SM80, SM86, SM90, arch_of
 from cudal2.bench import contestants
 from cudal2.cli import arguments as shared
 from cudal2.cli import eval_server, foreign
-from cudal2.cli.backend import require_gpu
+from cudal2.cli.backend import gpu_arch, require_gpu
 from cudal2.cli.candidates import built, legal
 from cudal2.cli.output import note, print_json, print_table
 from cudal2.errors import NothingValidError, TableError, UsageError
@@ -36,8 +37,8 @@ PDL_COLUMNS = {"off": (False,), "on": (True,), "both": (False, True)}
 #: Time, not this, ends a benchmark.
 MAX_ROUNDS = 1_000
 DEFAULT_BENCH = "offline"
-#: GPU names that --device_type may promise, and the compute capability they stand for.
-DEVICE_TYPES = {"h100": "9.0", "h200": "9.0", "gh200": "9.0", "h20": "9.0", "a100": "8.0", "3090": "8.6"}
+#: GPU names that --device_type may promise, and the architecture they stand for.
+DEVICE_TYPES = {"h100": SM90, "h200": SM90, "gh200": SM90, "h20": SM90, "a100": SM80, "3090": SM86}
 
 
 def add(commands: Any) -> argparse.ArgumentParser:
@@ -48,9 +49,7 @@ def add(commands: Any) -> argparse.ArgumentParser:
     parser.add_argument("--mnk", required=True, metavar="M_N_K", help="the shape, for example 64_4096_64")
     parser.add_argument("--acc_precise", "--acc", choices=("fp32", "fp16"), default="fp32", help="accumulator")
     parser.add_argument("--layout", choices=("tn", "nn"), default="tn", help="B as [N,K] (tn, default) or [K,N] (nn)")
-    parser.add_argument(
-        "--device_type", type=device_type, default="h200", metavar="NAME", help="h200, h100, gh200, h20"
-    )
+    parser.add_argument("--device_type", type=device_type, default="h200", metavar="NAME", help=", ".join(DEVICE_TYPES))
     parser.add_argument(
         "--warmup_seconds", type=seconds, default=5.0, metavar="S", help="rounds that do not count, in all processes"
     )
@@ -62,6 +61,7 @@ def add(commands: Any) -> argparse.ArgumentParser:
     parser.add_argument(
         "--config", action="append", metavar="NAME|JSON", help="instead of the table's; may be repeated"
     )
+    shared.add_family(parser)
     parser.add_argument(
         "--table", type=Path, metavar="FILE", help="kernel table (default: the first on the search path)"
     )
@@ -81,8 +81,6 @@ def device_type(text: str) -> str:
     name = text.lower()
     if name not in DEVICE_TYPES:
         raise UsageError(f"--device_type {text}: unknown; use one of {', '.join(DEVICE_TYPES)}")
-    if DEVICE_TYPES[name] != "9.0":
-        raise UsageError(f"--device_type {text}: this version has kernels for Hopper only (h200, h100, gh200, h20)")
     return name
 
 
@@ -103,7 +101,8 @@ def run(arguments: argparse.Namespace) -> int:
 
     problem = Problem.parse(arguments.mnk, arguments.acc_precise, arguments.layout)
     settings = load_bench(arguments.bench)
-    given = [legal(shared.config(text), problem) for text in arguments.config or ()]
+    promised = DEVICE_TYPES[arguments.device_type]
+    given = [legal(shared.config(text), problem, promised) for text in arguments.config or ()]
     contestants.require(arguments.optional)
     if arguments.mode == "server":
         if arguments.optional:
@@ -120,9 +119,10 @@ def run(arguments: argparse.Namespace) -> int:
     from cudal2.runners.local import LocalRunner
     from cudal2.space.space import SearchSpace
 
+    arch = gpu_arch(arguments.gpu_device_id)
     limits = RoundLimits(MAX_ROUNDS, arguments.warmup_seconds, arguments.benchmark_seconds, settings.seed)
     device, cache = arguments.gpu_device_id, shared.build_cache(arguments)
-    with LocalRunner(SearchSpace(), settings=settings, device_index=device, cache=cache) as runner:
+    with LocalRunner(SearchSpace(arch), settings=settings, device_index=device, cache=cache) as runner:
         environment = runner.fingerprint()
         if arguments.device_type not in environment.gpu.lower():
             note(f"--device_type {arguments.device_type}, but GPU {device} is {environment.gpu}: reported as that")
@@ -133,6 +133,7 @@ def run(arguments: argparse.Namespace) -> int:
                 raise
             note(f"{error}; nothing of ours takes part")
             candidates = []
+        environment = runner.fingerprint({config.family for config, _ in candidates})
         columns = PDL_COLUMNS[arguments.pdl]
         with Progress("eval", len(candidates) * len(columns) + 1) as progress:
             evaluation = evaluate(
@@ -168,11 +169,14 @@ def _options(arguments: argparse.Namespace) -> list[str]:
 
 
 def _from_table(arguments: argparse.Namespace, problem: Problem, environment: Fingerprint) -> list[KernelConfig]:
-    """What the table says to run; a few of different kinds where there is no table for this GPU."""
-    from cudal2.bench.evaluate import default_configs, table_configs
-    from cudal2.space.space import SearchSpace
+    """What the table says to run; a few of different kinds where none fits this GPU or ``--family`` is given."""
+    from cudal2.bench.evaluate import table_configs
+    from cudal2.space.defaults import default_configs
     from cudal2.table import Device, KernelTable
 
+    arch = arch_of(environment.capability) or SM90
+    if arguments.family:
+        return default_configs(problem, arch, arguments.family)
     device = Device.from_fingerprint(environment)
     try:
         table = KernelTable.load(arguments.table, device, problem.acc, problem.layout)
@@ -180,8 +184,8 @@ def _from_table(arguments: argparse.Namespace, problem: Problem, environment: Fi
         if arguments.table:
             raise
         note(f"{error}; trying default configurations")
-        return default_configs(problem, SearchSpace())
-    configs, why = table_configs(problem, table, SearchSpace())
+        return default_configs(problem, arch)
+    configs, why = table_configs(problem, table, arch)
     note(why)
     return configs
 

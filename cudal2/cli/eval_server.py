@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cudal2.cli import arguments as shared
-from cudal2.cli.backend import require_gpu
+from cudal2.cli.backend import gpu_arch, require_gpu
 from cudal2.cli.candidates import built
 from cudal2.cli.output import note, print_json, print_table
 from cudal2.errors import EnvironmentProblemError, NothingValidError, UsageError
@@ -92,9 +92,11 @@ def run(
 
     device, cache = arguments.gpu_device_id, shared.build_cache(arguments)
     client = compile_shared(SOURCE, cache.root)
-    with LocalRunner(SearchSpace(), settings=settings, device_index=device, cache=cache) as runner:
+    with LocalRunner(SearchSpace(gpu_arch(device)), settings=settings, device_index=device, cache=cache) as runner:
         environment = runner.fingerprint()
-        candidates = tuple(built(given or choose(arguments, problem, environment), problem, runner))
+        configs = given or choose(arguments, problem, environment)
+        environment = runner.fingerprint({config.family for config in configs})
+        candidates = tuple(built(configs, problem, runner))
         fit, checked = fit_to_serve(runner.worker, problem, candidates, settings)
         refuse_wrong(checked)
         if not fit:

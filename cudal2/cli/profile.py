@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cudal2.cli import arguments as shared
-from cudal2.cli.backend import require_gpu
+from cudal2.cli.backend import gpu_arch, require_gpu
 from cudal2.cli.candidates import built, legal
 from cudal2.cli.output import counted, note, print_json, print_table
 from cudal2.errors import NothingValidError
@@ -75,9 +75,10 @@ def run(arguments: argparse.Namespace) -> int:
     baseline, device = arguments.baseline is not None, arguments.device
     cache = shared.build_cache(arguments)
     # Closed before the tool runs: the worker's own context would share the GPU with what is profiled.
-    with LocalRunner(SearchSpace(), settings=settings, device_index=device, cache=cache) as runner:
+    with LocalRunner(SearchSpace(gpu_arch(device)), settings=settings, device_index=device, cache=cache) as runner:
         environment = runner.fingerprint()
         chosen = dict.fromkeys(problems, given) if given else _from_table(arguments, problems, environment)
+        environment = runner.fingerprint({config.family for configs in chosen.values() for config in configs})
         runner.build((config, problem) for problem, configs in chosen.items() for config in configs)
         work = [Work(p, tuple(built(configs, p, runner)) if configs else ()) for p, configs in chosen.items()]
     request = LaunchRequest(tuple(work), settings, baseline, device)

@@ -10,8 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from cudal2.arch import Arch
 from cudal2.cli import arguments as shared
-from cudal2.cli.backend import Backend, choose_backend
+from cudal2.cli.backend import Backend, choose_backend, gpu_arch
 from cudal2.cli.output import counted, note
 from cudal2.errors import NothingValidError, UsageError
 from cudal2.problem import Problem
@@ -93,9 +94,11 @@ def open_replay(arguments: argparse.Namespace) -> Opened:
     from cudal2.space.space import SearchSpace
 
     wanted = tuple(shared.problems(arguments)) if shared.chosen_shapes(arguments) else ()
-    path = arguments.recording or bundled_recording(arguments.acc)
+    path = arguments.recording or bundled_recording(arguments.acc, shared.family(arguments))
     recording = Recording.load(path, pdl=None if arguments.pdl is None else arguments.pdl == "on")
-    space = SearchSpace(recording.space.arch, load_space(arguments.space)) if arguments.space else None
+    recorded = recording.space
+    narrowed = load_space(arguments.space) if arguments.space else None
+    space = SearchSpace(recorded.arch, narrowed, recorded.family.name) if narrowed else None
     runner = ReplayRunner(recording, space, on_missing="mask")
     for problem in wanted:
         runner.problem_index(problem)
@@ -118,17 +121,20 @@ def open_gpu(
         UsageError: No shape was given.
         WorkerError: The GPU's worker does not start.
     """
+    from cudal2.build.cache import resolve_toolchain
     from cudal2.runners.local import LocalRunner
     from cudal2.settings import load_bench
 
     wanted = tuple(shared.problems(arguments))
+    space, cache = shared.search_space(arguments), shared.build_cache(arguments)
     with LocalRunner(
-        shared.search_space(arguments),
+        space,
         wanted,
         settings=load_bench(arguments.bench),
         pdl=arguments.pdl == "on",
         device_index=arguments.device,
-        cache=shared.build_cache(arguments),
+        cache=cache,
+        toolchain=resolve_toolchain(cache, compiled_for(space.arch, gpu_arch(arguments.device))),
         jobs=arguments.jobs,
         on_done=on_done,
     ) as runner:
@@ -138,3 +144,14 @@ def open_gpu(
         if records is not None:
             runner.record_to(records, {"argv": sys.argv[1:]})
         yield Opened("gpu", runner, wanted, fingerprint)
+
+
+def compiled_for(wanted: Arch, gpu: Arch) -> Arch:
+    """The GPU's own architecture: kernels for an older one run there too, within the older one's limits.
+
+    Raises:
+        UsageError: The GPU is older than the architecture asked for.
+    """
+    if wanted.capability > gpu.capability:
+        raise UsageError(f"--arch {wanted.name}: this GPU is {gpu.name}; say --arch {gpu.name}")
+    return gpu

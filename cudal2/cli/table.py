@@ -129,7 +129,9 @@ def _lookup(arguments: argparse.Namespace) -> int:
     entry = table.best(*sizes)
     note(table.explain(*sizes))
     if entry is None:
-        raise NothingValidError(f"the table has nothing for {problem.mnk}: hgemm calls torch.matmul there")
+        raise NothingValidError(
+            f"the table has nothing for {problem.mnk}: hgemm runs an untuned kernel or torch.matmul there"
+        )
     if arguments.json:
         print_json({"exact": table.lookup(*sizes) is not None, "mnk": entry.mnk, **entry.to_dict()})
     else:

@@ -12,8 +12,8 @@ from cudal2.launch.driver import LaunchError, Module, error_name
 from cudal2.launch.plan import LaunchPlan, ParamSets, Words, plan_launch
 from cudal2.launch.tensor_map import MapCache
 from cudal2.problem import Problem
-from cudal2.space import geometry
 from cudal2.space.config import KernelConfig
+from cudal2.space.families import family_of
 
 
 class LoadedKernel:
@@ -30,6 +30,7 @@ class LoadedKernel:
     def __init__(self, built: BuiltKernel, config: KernelConfig) -> None:
         """Loads into the current context."""
         self.built = built
+        geometry = family_of(config).geometry
         self._module = Module(built.cubin_path.read_bytes(), built.entry, geometry.smem_bytes(config))
         if geometry.cluster_size(config) > SM90.cluster_size_portable:
             self._module.allow_large_clusters()
@@ -71,8 +72,7 @@ class KernelLaunch:
             LaunchError: An address or a size that TMA cannot take.
         """
         maps = maps if maps is not None else MapCache()
-        encoded_c = maps.maps(self.plan.c, c) if self.plan.c is not None else None
-        return ParamSets(self.plan, maps.maps(self.plan.a, a), maps.maps(self.plan.b, b), encoded_c, c)
+        return ParamSets(self.plan, a, b, c, maps.maps)
 
     def handles(self, stream: int) -> tuple[int, int]:
         """Addresses of the ``CUlaunchConfig`` on ``stream`` and of the ``CUfunction``, for callers outside Python.

@@ -1,10 +1,12 @@
 """From a configuration and a problem to what a launch needs: grid, tensor-map geometry, the kernel's parameter struct.
 
-Pure arithmetic; no CUDA. The struct is ``GemmParams`` of ``kernels/include/cudal2/params.cuh``.
+Pure arithmetic; no CUDA. The structs are ``GemmParams`` of ``kernels/include/cudal2/params.cuh``, for kernels that load
+through tensor maps, and ``MmaParams`` of ``mma_params.cuh``, for those that load by address.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -12,22 +14,35 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cudal2.problem import Problem
-from cudal2.space import geometry
-from cudal2.space.config import KernelConfig
+from cudal2.space.config import KernelConfig, Sm80MmaConfig, Sm90WsConfig
+from cudal2.space.sm80_mma import geometry as sm80_mma
+from cudal2.space.sm90_ws import geometry as sm90_ws
 
+ELEMENT_BYTES = 2
 PARAMS_BYTES = 448
+MMA_PARAMS_BYTES = 64
 PARAMS_ALIGNMENT = 64
 MAP_WORDS = 16
 
 Words: TypeAlias = NDArray[np.uint64]
 
+_SCALARS = ["m", "n", "k", "ldc", "tiles_m", "tiles_n", "raster_n", "group"]
 #: ``GemmParams``; the tensor maps are opaque words.
-PARAMS = np.dtype(
+PARAMS: np.dtype[np.void] = np.dtype(
     {
-        "names": ["a", "b", "c", "c_ptr", "m", "n", "k", "ldc", "tiles_m", "tiles_n", "raster_n", "group"],
-        "formats": [("<u8", MAP_WORDS)] * 3 + ["<u8"] + ["<i4"] * 8,
-        "offsets": [0, 128, 256, 384, 392, 396, 400, 404, 408, 412, 416, 420],
+        "names": ["a", "b", "c", "c_ptr", *_SCALARS],
+        "formats": [("<u8", MAP_WORDS)] * 3 + ["<u8"] + ["<i4"] * len(_SCALARS),
+        "offsets": [0, 128, 256, 384, *range(392, 424, 4)],
         "itemsize": PARAMS_BYTES,
+    }
+)
+#: ``MmaParams``.
+MMA_PARAMS: np.dtype[np.void] = np.dtype(
+    {
+        "names": ["a_ptr", "b_ptr", "c_ptr", *_SCALARS],
+        "formats": ["<u8"] * 3 + ["<i4"] * len(_SCALARS),
+        "offsets": [0, 8, 16, *range(24, 56, 4)],
+        "itemsize": MMA_PARAMS_BYTES,
     }
 )
 
@@ -51,12 +66,12 @@ class MapSpec:
     @property
     def row_bytes(self) -> int:
         """Distance between rows."""
-        return self.columns * geometry.ELEMENT_BYTES
+        return self.columns * ELEMENT_BYTES
 
     @property
     def swizzle_bytes(self) -> int:
         """Span of the shared-memory swizzle: 128, 64 or 32."""
-        return self.box_columns * geometry.ELEMENT_BYTES
+        return self.box_columns * ELEMENT_BYTES
 
 
 @dataclass(frozen=True)
@@ -68,52 +83,69 @@ class LaunchPlan:
         block: Threads per CTA.
         cluster: CTAs per cluster, one-dimensional.
         smem_bytes: Dynamic shared memory per CTA.
-        a: Map of A.
+        struct: The parameter struct.
+        scalars: Its fields that are numbers, by name.
+        a: Map of A; ``None`` where the kernel has no use for it, as for the others.
         b: Map of B.
-        c: Map of C; ``None`` where the epilogue stores from registers.
-        scalars: Fields of the parameter struct by name.
+        c: Map of C.
     """
 
     grid: int
     block: int
     cluster: int
     smem_bytes: int
-    a: MapSpec
-    b: MapSpec
-    c: MapSpec | None
+    struct: np.dtype[np.void]
     scalars: dict[str, int]
+    a: MapSpec | None = None
+    b: MapSpec | None = None
+    c: MapSpec | None = None
 
 
 def plan_launch(config: KernelConfig, problem: Problem, sm_count: int) -> LaunchPlan:
     """The launch of a legal configuration on a problem."""
+    if isinstance(config, Sm80MmaConfig):
+        return _plan_sm80_mma(config, problem, sm_count)
+    assert isinstance(config, Sm90WsConfig), config.family
+    return _plan_sm90_ws(config, problem, sm_count)
+
+
+def _plan_sm90_ws(config: Sm90WsConfig, problem: Problem, sm_count: int) -> LaunchPlan:
     m, n, k = problem.m, problem.n, problem.k
-    tiles_m, tiles_n = geometry.cluster_tiles(config, m, n)
     return LaunchPlan(
-        grid=geometry.grid_ctas(config, m, n, sm_count),
-        block=geometry.threads(config),
-        cluster=geometry.cluster_size(config),
-        smem_bytes=geometry.smem_bytes(config),
+        grid=sm90_ws.grid_ctas(config, m, n, sm_count),
+        block=sm90_ws.threads(config),
+        cluster=sm90_ws.cluster_size(config),
+        smem_bytes=sm90_ws.smem_bytes(config),
+        struct=PARAMS,
+        scalars=_scalars(problem, sm90_ws.cluster_tiles(config, m, n), config.raster, config.group),
         a=MapSpec(k, m, 64, config.tile_m // config.cluster_n),
         b=_b_spec(config, problem),
-        c=MapSpec(n, m, geometry.store_columns(config), 64) if config.epilogue == "tma" else None,
-        scalars={
-            "m": m,
-            "n": n,
-            "k": k,
-            "ldc": n,
-            "tiles_m": tiles_m,
-            "tiles_n": tiles_n,
-            "raster_n": int(config.raster == "n"),
-            "group": config.group,
-        },
+        c=MapSpec(n, m, sm90_ws.store_columns(config), 64) if config.epilogue == "tma" else None,
     )
 
 
-def _b_spec(config: KernelConfig, problem: Problem) -> MapSpec:
-    columns = geometry.b_box_columns(config, problem.layout)
+def _b_spec(config: Sm90WsConfig, problem: Problem) -> MapSpec:
+    columns = sm90_ws.b_box_columns(config, problem.layout)
     if problem.layout == "tn":
         return MapSpec(problem.k, problem.n, columns, config.tile_n // config.cluster_m)
     return MapSpec(problem.n, problem.k, columns, config.tile_k // config.cluster_m)
+
+
+def _plan_sm80_mma(config: Sm80MmaConfig, problem: Problem, sm_count: int) -> LaunchPlan:
+    m, n = problem.m, problem.n
+    return LaunchPlan(
+        grid=sm80_mma.grid_ctas(config, m, n, sm_count),
+        block=sm80_mma.threads(config),
+        cluster=sm80_mma.cluster_size(config),
+        smem_bytes=sm80_mma.smem_bytes(config),
+        struct=MMA_PARAMS,
+        scalars=_scalars(problem, sm80_mma.tiles(config, m, n), config.raster, config.group),
+    )
+
+
+def _scalars(problem: Problem, tiles: tuple[int, int], raster: str, group: int) -> dict[str, int]:
+    sizes = {"m": problem.m, "n": problem.n, "k": problem.k, "ldc": problem.n}
+    return {**sizes, "tiles_m": tiles[0], "tiles_n": tiles[1], "raster_n": int(raster == "n"), "group": group}
 
 
 class ParamSets:
@@ -121,41 +153,46 @@ class ParamSets:
 
     Args:
         plan: The launch.
-        a: Encoded maps of A, one row of ``MAP_WORDS`` per set.
-        b: The same of B.
-        c: The same of C; ``None`` where the epilogue needs none.
-        c_pointers: Address of C in each set.
+        a: Address of A in each set.
+        b: Address of B in each set.
+        c: Address of C in each set.
+        encode: Makes tensor maps, one row of ``MAP_WORDS`` per address; asked only for those the plan has.
     """
 
-    def __init__(self, plan: LaunchPlan, a: Words, b: Words, c: Words | None, c_pointers: Words) -> None:
+    def __init__(
+        self, plan: LaunchPlan, a: Words, b: Words, c: Words, encode: Callable[[MapSpec, Words], Words]
+    ) -> None:
         """Packs all structs at once."""
-        self.structs = _aligned_structs(len(c_pointers))
-        self.structs["a"], self.structs["b"] = a, b
-        if c is not None:
-            self.structs["c"] = c
-        self.structs["c_ptr"] = c_pointers
+        self.structs = _aligned_structs(plan.struct, len(c))
+        for name, spec, addresses in (("a", plan.a, a), ("b", plan.b, b), ("c", plan.c, c)):
+            if spec is not None:
+                self.structs[name] = encode(spec, addresses)
+            if f"{name}_ptr" in (plan.struct.names or ()):
+                self.structs[f"{name}_ptr"] = addresses
         for name, value in plan.scalars.items():
             self.structs[name] = value
         base = self.structs.ctypes.data
-        self._slots = base + PARAMS_BYTES * np.arange(len(c_pointers), dtype=np.uint64)
+        self._slots = base + plan.struct.itemsize * np.arange(len(c), dtype=np.uint64)
         self._slots_base = int(self._slots.ctypes.data)
 
     @classmethod
     def blank(cls, plan: LaunchPlan) -> ParamSets:
         """One struct without addresses and maps, which are for the caller to fill in place."""
-        empty = np.zeros((1, MAP_WORDS), np.uint64)
-        return cls(plan, empty, empty, None, empty[:, 0])
+        nowhere = np.zeros(1, np.uint64)
+        return cls(plan, nowhere, nowhere, nowhere, lambda spec, addresses: np.zeros((1, MAP_WORDS), np.uint64))
 
     def field(self, name: str) -> int:
-        """Address of a field of the first struct."""
-        return int(self.structs.ctypes.data + PARAMS.fields[name][1])  # type: ignore[index]
+        """Address of a field of the first struct; 0 where the struct has none of this name."""
+        fields: Mapping[str, Any] = self.structs.dtype.fields or {}
+        return int(self.structs.ctypes.data + fields[name][1]) if name in fields else 0
 
     def kernel_params(self, index: int) -> int:
         """Address of the one-element ``void* kernelParams[]`` of a set."""
         return self._slots_base + 8 * index
 
 
-def _aligned_structs(count: int) -> NDArray[Any]:
-    raw = np.zeros(count * PARAMS_BYTES + PARAMS_ALIGNMENT, np.uint8)
+def _aligned_structs(struct: np.dtype[np.void], count: int) -> NDArray[Any]:
+    size = count * struct.itemsize
+    raw = np.zeros(size + PARAMS_ALIGNMENT, np.uint8)
     offset = -raw.ctypes.data % PARAMS_ALIGNMENT
-    return raw[offset : offset + count * PARAMS_BYTES].view(PARAMS)
+    return raw[offset : offset + size].view(struct)

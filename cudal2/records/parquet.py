@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
+from functools import cache
 from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
@@ -23,16 +24,14 @@ from cudal2.records.fingerprint import Fingerprint
 from cudal2.records.measurement import PROTOCOL_VERSION, SCHEMA_VERSION, Measurement, Mode, Status
 from cudal2.records.shards import dedupe
 from cudal2.settings import Limit, SpaceSettings
-from cudal2.space.config import KernelConfig
+from cudal2.space.config import CONFIGS, KernelConfig, Sm90WsConfig
 
-AXIS_NAMES = tuple(field.name for field in fields(KernelConfig))
 METADATA_KEY = b"cudal2"
 
 _NAME = pa.dictionary(pa.int16(), pa.string())
 _TIMES = pa.list_(pa.float32())
 _PROBLEM = {"m": pa.int32(), "n": pa.int32(), "k": pa.int32(), "acc": _NAME, "layout": _NAME, "dtype": _NAME}
 _ARROW_OF = {int: pa.int32(), bool: pa.bool_()}
-_AXES = {name: _ARROW_OF.get(hint, _NAME) for name, hint in get_type_hints(KernelConfig).items() if name in AXIS_NAMES}
 _RESULT = {
     "contestant": _NAME,
     "status": _NAME,
@@ -56,7 +55,19 @@ _RESULT = {
     "utc": pa.string(),
     "detail": pa.string(),
 }
-SCHEMA = pa.schema({**_PROBLEM, **_AXES, **_RESULT})
+
+
+def axis_names(family: str) -> tuple[str, ...]:
+    """Columns that hold the configuration: the fields of the family's."""
+    return tuple(field.name for field in fields(CONFIGS[family]))
+
+
+@cache
+def schema_of(family: str) -> pa.Schema:
+    """Columns of a recording of one kernel family."""
+    hints = get_type_hints(CONFIGS[family])
+    axes = {name: _ARROW_OF.get(hints[name], _NAME) for name in axis_names(family)}
+    return pa.schema({**_PROBLEM, **axes, **_RESULT})
 
 
 @dataclass(frozen=True)
@@ -77,6 +88,11 @@ class RecordingMetadata:
     protocol: int = PROTOCOL_VERSION
     schema: int = SCHEMA_VERSION
 
+    @property
+    def family(self) -> str:
+        """The kernel family of the rows; files that name none are older than the second family."""
+        return self.space.family or Sm90WsConfig.family
+
     def to_json(self) -> str:
         """Sorted text for the file's key-value metadata; the axes keep their order as pairs."""
         limits = [
@@ -88,7 +104,12 @@ class RecordingMetadata:
             "protocol": self.protocol,
             "fingerprints": [fingerprint.to_dict() for fingerprint in self.fingerprints],
             "arch": self.arch,
-            "space": {"name": self.space.name, "axes": _plain(self.space.axes), "limits": limits},
+            "space": {
+                "name": self.space.name,
+                "family": self.family,
+                "axes": _plain(self.space.axes),
+                "limits": limits,
+            },
         }
         return json.dumps(values, sort_keys=True)
 
@@ -111,7 +132,9 @@ class RecordingMetadata:
         limits = tuple(
             Limit(_choices(limit["when"]), _choices(limit["only"]), limit["flops_above"]) for limit in space["limits"]
         )
-        settings = SpaceSettings(_choices(space["axes"]), limits, space["name"])
+        settings = SpaceSettings(_choices(space["axes"]), limits, space["name"], space.get("family", ""))
+        if settings.family and settings.family not in CONFIGS:
+            raise RecordError(f"kernel family '{settings.family}' is not one this version knows")
         return cls(fingerprints, values["arch"], settings, values["protocol"])
 
 
@@ -124,17 +147,25 @@ def _choices(pairs: list[list[Any]]) -> dict[str, tuple[Any, ...]]:
 
 
 def to_table(measurements: Iterable[Measurement], metadata: RecordingMetadata) -> pa.Table:
-    """Deduplicated rows, sorted so that the file does not depend on the order of arrival."""
+    """Deduplicated rows, sorted so that the file does not depend on the order of arrival.
+
+    Raises:
+        RecordError: A row is of another kernel family: a file holds one.
+    """
     rows = sorted(dedupe(measurements), key=_order)
+    other = next((row.config for row in rows if row.config and row.config.family != metadata.family), None)
+    if other is not None:
+        raise RecordError(f"a recording holds one kernel family: {other.name} is no {metadata.family}")
+    schema = schema_of(metadata.family)
     columns: dict[str, list[Any]] = {}
     for name in _PROBLEM:
         columns[name] = [getattr(row.problem, name) for row in rows]
-    for name in _AXES:
+    for name in axis_names(metadata.family):
         columns[name] = [getattr(row.config, name) if row.config else None for row in rows]
     for name in _RESULT:
         columns[name] = [getattr(row, name) for row in rows]
     columns["status"] = [row.status.value for row in rows]
-    table = pa.Table.from_arrays([pa.array(columns[field.name], field.type) for field in SCHEMA], schema=SCHEMA)
+    table = pa.Table.from_arrays([pa.array(columns[field.name], field.type) for field in schema], schema=schema)
     return table.replace_schema_metadata({METADATA_KEY: metadata.to_json()})
 
 
@@ -174,14 +205,15 @@ def read_table(path: Path) -> tuple[pa.Table, RecordingMetadata]:
         raise RecordError(f"{path}: not a readable Parquet file ({first_line(error)})") from error
     except (Cudal2Error, KeyError, ValueError, TypeError, AttributeError, RecursionError) as error:
         raise RecordError(f"{path}: not a cudal2 recording (metadata {error!r} missing or broken)") from error
-    wrong = sorted({field.name for field in SCHEMA} ^ set(names))
+    schema = schema_of(metadata.family)
+    wrong = sorted({field.name for field in schema} ^ set(names))
     if wrong:
         raise RecordError(f"{path}: wrong or missing columns {wrong}: made by another version?")
     try:
-        table = table.select(SCHEMA.names).cast(SCHEMA.with_metadata(table.schema.metadata)).combine_chunks()
+        table = table.select(schema.names).cast(schema.with_metadata(table.schema.metadata)).combine_chunks()
     except (pa.ArrowException, ValueError) as error:
         raise RecordError(f"{path}: a column is of another kind ({first_line(error)})") from error
-    _check_rows(path, table)
+    _check_rows(path, table, axis_names(metadata.family))
     return table, metadata
 
 
@@ -189,19 +221,18 @@ def _with_later_columns(table: pa.Table) -> pa.Table:
     """Files from before figures were split over processes have no ``process_rounds``: one process took all."""
     if "process_rounds" in table.schema.names:
         return table
-    kind = SCHEMA.field("process_rounds").type
-    return table.append_column("process_rounds", pa.array([[]] * table.num_rows, kind))
+    return table.append_column("process_rounds", pa.array([[]] * table.num_rows, _RESULT["process_rounds"]))
 
 
-def _check_rows(path: Path, table: pa.Table) -> None:
+def _check_rows(path: Path, table: pa.Table, axes: tuple[str, ...]) -> None:
     """What a reader takes for granted of every row; whole columns at once.
 
     Raises:
         RecordError: A value is missing, or a time is none.
     """
-    optional = {*_AXES, "max_error", "registers", "spill_bytes", "smem_bytes"}
+    optional = {*axes, "max_error", "registers", "spill_bytes", "smem_bytes"}
     optional |= {"sm_clock_mhz", "power_w", "temperature_c", "throttle"}
-    empty = next((name for name in SCHEMA.names if name not in optional and table.column(name).null_count), None)
+    empty = next((name for name in table.schema.names if name not in optional and table.column(name).null_count), None)
     if empty is not None:
         raise RecordError(f"{path}: a row has no '{empty}': the file is damaged")
     for name in ("times_us", "ref_times_us"):
@@ -218,15 +249,14 @@ def _check_rows(path: Path, table: pa.Table) -> None:
             raise RecordError(f"{path}: '{name}' is '{min(wrong)}' in a row, none of {', '.join(known)}")
 
 
-def measurement_at(table: pa.Table, row: int) -> Measurement:
-    """One row as a :class:`Measurement`."""
+def measurement_at(table: pa.Table, row: int, family: str) -> Measurement:
+    """One row as a :class:`Measurement`; ``family`` is the file's."""
     values = {name: table.column(name)[row].as_py() for name in table.schema.names}
     problem = Problem(**{name: values.pop(name) for name in _PROBLEM})
-    axes = {name: values.pop(name) for name in AXIS_NAMES}
+    axes = {name: values.pop(name) for name in axis_names(family)}
     values["status"] = Status(values["status"])
     values["times_us"] = tuple(values["times_us"])
     values["ref_times_us"] = tuple(values["ref_times_us"])
     values["process_rounds"] = tuple(values["process_rounds"])
-    return Measurement(
-        problem=problem, config=None if axes["tile_m"] is None else KernelConfig.from_dict(axes), **values
-    )
+    config = None if axes["tile_m"] is None else KernelConfig.from_dict({"family": family, **axes})
+    return Measurement(problem=problem, config=config, **values)

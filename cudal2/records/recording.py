@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from cudal2.arch import ARCHS
+from cudal2.arch import ARCHS, SM90, arch_of
 from cudal2.errors import RecordError, UsageError
 from cudal2.paths import data_dir
 from cudal2.problem import Acc, Problem
@@ -23,9 +23,10 @@ from cudal2.records.columns import Cells, list_medians, mapped, numbers, or_miss
 from cudal2.records.finals import REFERENCE, names_of
 from cudal2.records.fingerprint import Fingerprint
 from cudal2.records.measurement import Measurement, Mode, Status
-from cudal2.records.parquet import AXIS_NAMES, RecordingMetadata, measurement_at, read_table, to_table, write_parquet
+from cudal2.records.parquet import RecordingMetadata, axis_names, measurement_at, read_table, to_table, write_parquet
 from cudal2.records.shards import Shards, read_shards
 from cudal2.settings import SpaceSettings
+from cudal2.space.config import KernelConfig, Sm90WsConfig
 from cudal2.space.space import SearchSpace
 
 logger = logging.getLogger(__name__)
@@ -178,16 +179,19 @@ class Recording:
     def measurement(self, problem: Problem, flat: int) -> Measurement | None:
         """The row of one cell, or ``None`` if it was not recorded."""
         cell = int(self.cells[self.problem_index(problem), flat])
-        return measurement_at(self._table, int(self._rows[cell])) if cell >= 0 else None
+        return self._row(int(self._rows[cell])) if cell >= 0 else None
 
     def baselines(self, problem: Problem) -> dict[str, Measurement]:
         """Baseline rows of one problem by contestant."""
-        rows = (measurement_at(self._table, row) for row in self._baseline_rows.get(self.problem_index(problem), ()))
+        rows = (self._row(row) for row in self._baseline_rows.get(self.problem_index(problem), ()))
         return {row.contestant: row for row in rows}
 
     def measurements(self) -> Iterator[Measurement]:
         """Every row of the file, baselines and other modes included."""
-        return (measurement_at(self._table, row) for row in range(self._table.num_rows))
+        return (self._row(row) for row in range(self._table.num_rows))
+
+    def _row(self, row: int) -> Measurement:
+        return measurement_at(self._table, row, self.metadata.family)
 
     def _fill(self, codes: NDArray[np.int64]) -> None:
         table, rows, size = self._table, self._rows, self.space.total
@@ -213,10 +217,21 @@ def describe(
     if not fingerprints or not configs:
         raise RecordError("nothing to publish: no fingerprint or no measured configuration")
     if space is None:
-        occurring = {name: tuple({getattr(config, name) for config in configs}) for name in AXIS_NAMES}
-        space = SearchSpace(settings=SpaceSettings(occurring, name="occurring"))
+        space = _occurring(configs, fingerprints[0])
     axes = {axis.name: axis.values for axis in space.axes}
-    return RecordingMetadata(fingerprints, space.arch.name, replace(space.settings, axes=axes))
+    return RecordingMetadata(
+        fingerprints, space.arch.name, replace(space.settings, axes=axes, family=space.family.name)
+    )
+
+
+def _occurring(configs: list[KernelConfig], fingerprint: Fingerprint) -> SearchSpace:
+    """The axis values that occur, of the family of the rows."""
+    families = sorted({config.family for config in configs})
+    if len(families) > 1:
+        raise RecordError(f"a recording holds one kernel family, and these rows are of {' and '.join(families)}")
+    values = {name: tuple({getattr(config, name) for config in configs}) for name in axis_names(families[0])}
+    arch = arch_of(fingerprint.capability) or SM90
+    return SearchSpace(arch, SpaceSettings(values, name="occurring", family=families[0]))
 
 
 def read_records(path: Path, allow_mixed: bool = False) -> Shards:
@@ -230,21 +245,23 @@ def read_records(path: Path, allow_mixed: bool = False) -> Shards:
         return read_shards(path, allow_mixed)
     table, metadata = read_table(path)
     try:
-        rows = tuple(measurement_at(table, row) for row in range(table.num_rows))
+        rows = tuple(measurement_at(table, row, metadata.family) for row in range(table.num_rows))
     except (UsageError, ValueError) as error:
         raise RecordError(f"{path}: {error}: the file is damaged") from error
     return Shards(metadata.fingerprints, rows)
 
 
-def bundled_recording(acc: Acc = "fp32") -> Path:
-    """The recording shipped with the package for one accumulator: ``data/recordings/*_<acc>*.parquet``.
+def bundled_recording(acc: Acc = "fp32", family: str = Sm90WsConfig.family) -> Path:
+    """The recording shipped for one accumulator and kernel family: ``data/recordings/*_<start of family>_*<acc>*``.
 
     Raises:
         RecordError: None is shipped.
     """
-    paths = sorted((data_dir() / "recordings").glob(f"*_{acc}*.parquet"))
+    paths = sorted((data_dir() / "recordings").glob(f"*_{family.partition('_')[0]}_*{acc}*.parquet"))
     if not paths:
-        raise RecordError(f"no {acc} recording ships with this package: name one, or `cudal2 record` one on a GPU")
+        raise RecordError(
+            f"no {acc} recording of {family} ships with this package: name one, or `cudal2 record` one on a GPU"
+        )
     return paths[0]
 
 

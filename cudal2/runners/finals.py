@@ -47,7 +47,7 @@ def best_configs(measurements: Iterable[Measurement], count: int) -> dict[Proble
             assert row.config is not None
             value = 1.0 / row.speedup if paired and row.speedup else row.median_us
             cost[row.config] = min(cost.get(row.config, math.inf), value)
-        fastest = sorted(cost, key=lambda config: (cost[config], config))[:count]
+        fastest = sorted(cost, key=lambda config: (cost[config], config.name))[:count]
         best[problem] += [config for config in fastest if config not in best[problem]]
     return dict(best)
 

@@ -105,8 +105,12 @@ class LocalRunner:
             self._log.close()
             self._log = None
 
-    def fingerprint(self) -> Fingerprint:
-        """The environment its measurements are made in; starts the worker."""
+    def fingerprint(self, families: Iterable[str] = ()) -> Fingerprint:
+        """The environment its measurements are made in; starts the worker.
+
+        Args:
+            families: Kernel families that are measured; the space's by default.
+        """
         info = self.worker.device_info()
         return Fingerprint(
             gpu=info.name,
@@ -117,7 +121,7 @@ class LocalRunner:
             cuda=info.cuda,
             cublaslt=info.cublaslt,
             nvrtc=self.toolchain.nvrtc_version,
-            generator_version=generator_version(),
+            generator_version=generator_version(*(tuple(families) or (self.space.family.name,))),
         )
 
     def record_to(self, directory: Path, session: dict[str, Any] | None = None) -> RecordLog:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from functools import cached_property, lru_cache
+from dataclasses import dataclass, field, replace
+from functools import cached_property, lru_cache, partial
 
 import numpy as np
 
+from cudal2.arch import SM90, Arch, arch_of
 from cudal2.build.artifact import CompileFailure
 from cudal2.build.cache import BuildCache, resolve_toolchain
 from cudal2.build.pool import build_here
@@ -21,6 +22,7 @@ from cudal2.launch.plan import LaunchPlan, MapSpec, ParamSets, Words, plan_launc
 from cudal2.launch.tensor_map import encode
 from cudal2.problem import Problem
 from cudal2.space.config import KernelConfig
+from cudal2.space.defaults import fallback_config
 from cudal2.table import Device, KernelTable
 
 logger = logging.getLogger(__name__)
@@ -85,9 +87,8 @@ class Route:
 
     def packed(self, a: int, b: int, c: int) -> ParamSets:
         """Parameters for operands at these addresses; host work only."""
-        plan = self.plan
-        map_c = _map(plan.c, c) if plan.c is not None else None
-        return ParamSets(plan, _map(plan.a, a), _map(plan.b, b), map_c, np.array([c], np.uint64))
+        one, two, three = (np.array([address], np.uint64) for address in (a, b, c))
+        return ParamSets(self.plan, one, two, three, lambda spec, at: _map(spec, int(at[0])))
 
 
 @lru_cache(maxsize=4096)
@@ -112,7 +113,8 @@ class DeviceKernels:
     def __init__(self, device: Device, load: Loader | None = None) -> None:
         """Loads nothing yet."""
         self.device = device
-        self._load = load or build_and_load
+        self._arch = replace(arch_of(device.capability) or SM90, sm_count=device.sm_count)
+        self._load = load or partial(build_and_load, arch=self._arch)
         self._lock = threading.Lock()
         self._loaded: dict[str, LoadedKernel | str] = {}
 
@@ -128,15 +130,20 @@ class DeviceKernels:
             NotLoadedError: The kernel has to be loaded first, and a graph is being captured.
         """
         entry = table.best(problem.m, problem.n, problem.k)
-        if entry is None:
+        config = entry.config if entry is not None else fallback_config(problem, self._arch)
+        if entry is None and config is None:
             why = table.explain(problem.m, problem.n, problem.k)
-            return Route(problem, f"{why}; `python -m cudal2.train --arch sm90 --shapes {problem.mnk}` finds one")
-        if entry.config is None:
+            return Route(
+                problem, f"{why}; `python -m cudal2.train --arch {self._arch.name} --shapes {problem.mnk}` finds one"
+            )
+        if config is None:
+            assert entry is not None
             return Route(problem, f"the table prefers {entry.baseline}: {entry.reason}", expected=True)
-        kernel = self._kernel(entry.config, problem, capturing)
+        kernel = self._kernel(config, problem, capturing)
         if isinstance(kernel, str):
-            return Route(problem, f"{entry.config.name} cannot be loaded: {kernel}")
-        return Route(problem, "", False, kernel, entry.config, self.device.sm_count, entry.pdl)
+            return Route(problem, f"{config.name} cannot be loaded: {kernel}")
+        pdl = entry is not None and entry.pdl
+        return Route(problem, "", False, kernel, config, self.device.sm_count, pdl)
 
     def _kernel(self, config: KernelConfig, problem: Problem, capturing: bool) -> LoadedKernel | str:
         key = build_key(config, problem.acc, problem.layout)
@@ -159,7 +166,7 @@ class DeviceKernels:
             return str(error)
 
 
-def build_and_load(config: KernelConfig, problem: Problem) -> LoadedKernel:
+def build_and_load(config: KernelConfig, problem: Problem, arch: Arch = SM90) -> LoadedKernel:
     """Takes the cubin from the build cache, compiling it if it is not there, and loads it.
 
     Raises:
@@ -167,7 +174,7 @@ def build_and_load(config: KernelConfig, problem: Problem) -> LoadedKernel:
         ToolchainError: It is not in the cache and this machine cannot compile.
     """
     cache = BuildCache()
-    built = build_here(config, problem.acc, problem.layout, cache, resolve_toolchain(cache))
+    built = build_here(config, problem.acc, problem.layout, cache, resolve_toolchain(cache, arch))
     if isinstance(built, CompileFailure):
         raise LaunchError(0, "CUDAL2_NOT_BUILT", built.reason)
     logger.info("loading %s for %s", built.name, problem.mnk)

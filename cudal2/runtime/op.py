@@ -206,7 +206,8 @@ def _default_table(device: Device, acc: Acc, layout: Layout) -> KernelTable | st
         table = KernelTable.load(None, device, acc, layout)
     except TableError as error:
         return str(error)
-    here = {"generator_version": generator_version(), "cuda": str(torch.version.cuda)}
+    families = {entry.config.family for entry in table.entries if entry.config is not None}
+    here = {"cuda": str(torch.version.cuda)} | ({"generator_version": generator_version(*families)} if families else {})
     for difference in table.header.soft_differences(here):
         _say_once(f"table {table.path}: {difference}")
     return table

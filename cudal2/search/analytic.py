@@ -37,6 +37,18 @@ PRIOR_TEMPERATURE = 0.1
 #: No configuration gets less weight than this beside the best: where the model errs grossly, a search still looks.
 PRIOR_LOG_FLOOR = -6.0
 
+#: Multiplications that an SM's tensor cores take per cycle from mma.sync (A100 whitepaper: 1,024 fused multiply-adds).
+MMA_PER_CYCLE = 1_024.0
+#: What a family without an axis does on it.
+ABSENT: dict[str, Any] = {
+    "schedule": "coop",
+    "consumers": 1,
+    "cluster_m": 1,
+    "cluster_n": 1,
+    "split_k": 1,
+    "persistent": False,
+}
+
 #: Configurations handed to the runner at once.
 BATCH = 16
 
@@ -55,7 +67,8 @@ def predict_us(columns: Columns, problem: Problem, arch: Arch = SM90) -> Floats:
     # CTAs that share a multiprocessor share its tensor cores and its port to L2.
     sharing = np.minimum(ctas_per_sm, np.maximum(1.0, resident / arch.sm_count))
     step = np.maximum(
-        _mma_cycles(tile_m, tile_n, tile_k) * sharing, _load_cycles(columns, tile_m, tile_n, tile_k, resident) * sharing
+        _mma_cycles(columns, tile_m, tile_n, tile_k) * sharing,
+        _load_cycles(columns, tile_m, tile_n, tile_k, resident) * sharing,
     )
     step = np.maximum(step, LOAD_LATENCY / _floats(columns, "stages"))
     epilogue = _epilogue_cycles(columns, tile_m, tile_n, split)
@@ -70,8 +83,14 @@ def _floats(columns: Columns, name: str) -> Floats:
     return columns[name].astype(np.float64)
 
 
-def _mma_cycles(tile_m: Floats, tile_n: Floats, tile_k: Floats) -> Floats:
-    """A 64 x n x 16 wgmma takes n/2 cycles, or as long as its operands take from shared memory at 128 B per cycle."""
+def _mma_cycles(columns: Columns, tile_m: Floats, tile_n: Floats, tile_k: Floats) -> Floats:
+    """A 64 x n x 16 wgmma takes n/2 cycles, or as long as its operands take from shared memory at 128 B per cycle.
+
+    With mma.sync every warp reads its own fragments of both operands.
+    """
+    if "warps_m" in columns:
+        read = 2.0 * tile_k * (tile_m * _floats(columns, "warps_n") + tile_n * _floats(columns, "warps_m"))
+        return np.maximum(tile_m * tile_n * tile_k / MMA_PER_CYCLE, read / 128.0)
     return tile_m / 64.0 * tile_k / 16.0 * np.maximum(tile_n / 2.0, 16.0 + tile_n / 4.0)
 
 
@@ -124,9 +143,11 @@ def log_weights(space: SearchSpace, problem: Problem, candidates: NDArray[np.int
 
 
 def columns_of(space: SearchSpace, flat: NDArray[np.int64]) -> dict[str, NDArray[Any]]:
-    """Axis values of configurations given by flat index, one array per axis."""
+    """Axis values of configurations given by flat index, one array per axis, :data:`ABSENT` ones included."""
     digits = np.unravel_index(flat, space.dims)
-    return {axis.name: np.asarray(axis.values)[digit] for axis, digit in zip(space.axes, digits, strict=True)}
+    present = {axis.name: np.asarray(axis.values)[digit] for axis, digit in zip(space.axes, digits, strict=True)}
+    absent = {name: np.full(flat.shape, value) for name, value in ABSENT.items() if name not in present}
+    return {**present, **absent}
 
 
 def analytic_search(session: SearchSession, rng: np.random.Generator) -> None:

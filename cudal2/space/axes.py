@@ -1,4 +1,4 @@
-"""The axes of the ``sm90_ws`` space and their values, in the order a policy chooses them; the only place they are."""
+"""The axes of every family and their values, in the order a policy chooses them; the only place they are."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class Axis:
     """One field of a configuration and the values it may take, in order.
 
     Attributes:
-        name: Field of :class:`~cudal2.space.config.KernelConfig`.
+        name: Field of the family's :class:`~cudal2.space.config.KernelConfig`.
         values: Candidates; neighbours are adjacent in this order.
         compile_time: Whether another value means another cubin.
         doc: One line for people.
@@ -43,6 +43,10 @@ class Axis:
         """The values one step away, lower first."""
         at = self.index(value)
         return self.values[max(0, at - 1) : at] + self.values[at + 1 : at + 2]
+
+    def down_from(self, value: Any) -> tuple[Any, ...]:
+        """The value and all before it, backwards; only the first where the axis does not hold it."""
+        return self.values[self.values.index(value) :: -1] if value in self.values else self.values[:1]
 
     def narrowed(self, values: tuple[Any, ...]) -> Axis:
         """The axis with only these values, in the axis's own order.
@@ -78,4 +82,23 @@ SM90_WS_AXES: tuple[Axis, ...] = (
     Axis("raster", ("m", "n"), False, "axis along which consecutive tiles run inside a raster group"),
     Axis("group", (1, 2, 4, 8, 16), False, "tiles per raster group"),
     Axis("persistent", (False, True), False, "one CTA per tile, or one wave of CTAs that loop over tiles"),
+)
+
+SM80_MMA_AXES: tuple[Axis, ...] = (
+    Axis("copy_bytes", (16, 8, 4, 2), True, "width of one copy to shared memory, what the rows' alignment allows"),
+    Axis("tile_m", (16, 32, 64, 96, 128, 192, 256), True, "rows of C per CTA tile"),
+    Axis("tile_n", (16, 32, 64, 96, 128, 160, 192, 256), True, "columns of C per CTA tile"),
+    Axis("tile_k", (16, 32, 64), True, "depth of one pipeline stage, elements"),
+    Axis("warps_m", (1, 2, 4), True, "warps of a CTA along M"),
+    Axis("warps_n", (1, 2, 4), True, "warps of a CTA along N"),
+    Axis("stages", (2, 3, 4, 5, 6), True, "pipeline stages; all but one are prefetched"),
+    Axis("smem_layout", ("swizzle", "pad"), True, "chunks of a row permuted, or rows one chunk longer"),
+    Axis("fragments", (1, 2), True, "register buffers for fragments: 2 load ahead of the products"),
+    Axis(
+        "prefetch", ("plain", "staggered"), True, "copies of a stage together, or those of B behind the first products"
+    ),
+    Axis("epilogue", ("direct", "wide"), True, "predicated stores from registers, or 16 bytes through shared memory"),
+    Axis("ctas_per_sm", (1, 2, 3, 4), True, "CTAs that fit one multiprocessor"),
+    Axis("raster", ("m", "n"), False, "axis along which consecutive tiles run inside a raster group"),
+    Axis("group", (1, 2, 4, 8, 16), False, "tiles per raster group"),
 )

@@ -1,23 +1,85 @@
-"""``KernelConfig``: one complete choice of kernel, compile-time and run-time axes together, and its names."""
+"""``KernelConfig``: one complete choice of kernel, compile-time and run-time axes together; one class per family."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 from dataclasses import asdict, dataclass, fields
-from typing import Any, Literal, get_args
+from functools import cache
+from typing import Any, ClassVar, Literal, get_args, get_type_hints
 
 from cudal2.errors import UsageError
 
+Raster = Literal["m", "n"]
 Schedule = Literal["coop", "pingpong"]
 Epilogue = Literal["tma", "direct"]
-Raster = Literal["m", "n"]
-
-_TEXTS = {"schedule": get_args(Schedule), "epilogue": get_args(Epilogue), "raster": get_args(Raster)}
+SmemLayout = Literal["swizzle", "pad"]
+Prefetch = Literal["plain", "staggered"]
+MmaEpilogue = Literal["direct", "wide"]
 
 
 @dataclass(frozen=True, order=True)
 class KernelConfig:
+    """What every family has: a tile of C per CTA, a ring of stages, a tile order. Only the families are instantiated.
+
+    Attributes:
+        tile_m: Rows of C per CTA tile.
+        tile_n: Columns of C per CTA tile.
+        tile_k: Depth of one pipeline stage, in elements.
+        stages: Pipeline stages, which is also the prefetch depth.
+    """
+
+    family: ClassVar[str]
+
+    tile_m: int
+    tile_n: int
+    tile_k: int
+    stages: int
+
+    @property
+    def build_name(self) -> str:
+        """Compile-time part of the name; one cubin serves all that share it."""
+        raise NotImplementedError
+
+    @property
+    def name(self) -> str:
+        """Canonical name, unique over the family: the build name, then the run-time axes."""
+        raise NotImplementedError
+
+    @property
+    def digest(self) -> str:
+        """First 16 hex digits of the SHA-256 of the sorted JSON form; stable across versions that keep the fields."""
+        return hashlib.sha256(json.dumps(self.to_dict(), sort_keys=True).encode()).hexdigest()[:16]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, ready for JSON; ``family`` included, so that a row describes itself."""
+        return {"family": self.family, **asdict(self)}
+
+    @staticmethod
+    def from_dict(values: dict[str, Any]) -> KernelConfig:
+        """The inverse of :meth:`to_dict`, for every family; without one the first family is meant.
+
+        Raises:
+            UsageError: A field is missing, unknown or of the wrong kind, or the family is not one this version builds.
+        """
+        values = dict(values)
+        family = values.pop("family", Sm90WsConfig.family)
+        kind = CONFIGS.get(family) if isinstance(family, str) else None
+        names = {field.name for field in fields(kind)} if kind else set()
+        if kind is None or set(values) != names:
+            wrong = sorted(set(values) ^ names)
+            raise UsageError(
+                f"configuration of family '{family}' has wrong or missing fields {wrong}: made by another version?"
+            )
+        hints = _hints(kind.family)
+        for name, value in values.items():
+            if not _can_hold(hints[name], value):
+                raise UsageError(f"{name} = {str(value)[:40]!r} can be no value of a configuration")
+        return kind(**values)
+
+
+@dataclass(frozen=True, order=True)
+class Sm90WsConfig(KernelConfig):
     """One point of the ``sm90_ws`` space; every field is an axis.
 
     Attributes:
@@ -37,10 +99,8 @@ class KernelConfig:
         persistent: Run time. Grid of one wave that loops over tiles, against one CTA per tile.
     """
 
-    tile_m: int
-    tile_n: int
-    tile_k: int
-    stages: int
+    family: ClassVar[str] = "sm90_ws"
+
     schedule: Schedule
     consumers: int
     cluster_m: int
@@ -51,11 +111,6 @@ class KernelConfig:
     raster: Raster = "m"
     group: int = 8
     persistent: bool = True
-
-    @property
-    def family(self) -> str:
-        """Kernel template this configuration instantiates."""
-        return "sm90_ws"
 
     @property
     def build_name(self) -> str:
@@ -70,40 +125,67 @@ class KernelConfig:
         """Canonical name, unique over the space: the build name, then raster axis, group and ``p`` if persistent."""
         return f"{self.build_name}_{self.raster}{self.group}{'p' if self.persistent else ''}"
 
+
+@dataclass(frozen=True, order=True)
+class Sm80MmaConfig(KernelConfig):
+    """One point of the ``sm80_mma`` space; every field is an axis.
+
+    Attributes:
+        tile_m: Rows of C per CTA tile.
+        tile_n: Columns of C per CTA tile.
+        tile_k: Depth of one pipeline stage, in elements.
+        stages: Pipeline stages; all but one are prefetched.
+        warps_m: Warps of a CTA along M.
+        warps_n: Warps of a CTA along N.
+        smem_layout: ``swizzle``: 16-byte chunks of a row are permuted. ``pad``: every row is one chunk longer.
+        fragments: Register buffers for fragments: 1, or 2 to load the next step's while this one's are multiplied.
+        prefetch: ``plain``: a stage's copies are issued together. ``staggered``: those of B behind the first products.
+        epilogue: ``direct``: predicated stores from registers. ``wide``: through shared memory, 16 bytes a thread.
+        copy_bytes: Width of one copy to shared memory: what the alignment of the operands' rows allows.
+        ctas_per_sm: CTAs that must fit one multiprocessor.
+        raster: Run time. Axis along which consecutive tiles run inside a raster group.
+        group: Run time. Tiles per raster group.
+    """
+
+    family: ClassVar[str] = "sm80_mma"
+
+    warps_m: int
+    warps_n: int
+    smem_layout: SmemLayout
+    fragments: int
+    prefetch: Prefetch
+    epilogue: MmaEpilogue
+    copy_bytes: int
+    ctas_per_sm: int
+    raster: Raster = "m"
+    group: int = 8
+
     @property
-    def digest(self) -> str:
-        """First 16 hex digits of the SHA-256 of the sorted JSON form; stable across versions that keep the fields."""
-        return hashlib.sha256(json.dumps(self.to_dict(), sort_keys=True).encode()).hexdigest()[:16]
+    def build_name(self) -> str:
+        """Compile-time part, for example ``128x128x32_s4_w2x2_swizzle_f2_plain_wide_b16_o2``."""
+        return (
+            f"{self.tile_m}x{self.tile_n}x{self.tile_k}_s{self.stages}_w{self.warps_m}x{self.warps_n}"
+            f"_{self.smem_layout}_f{self.fragments}_{self.prefetch}_{self.epilogue}_b{self.copy_bytes}_o{self.ctas_per_sm}"
+        )
 
-    def to_dict(self) -> dict[str, Any]:
-        """Plain values, ready for JSON; ``family`` included, so that a row describes itself."""
-        return {"family": self.family, **asdict(self)}
-
-    @classmethod
-    def from_dict(cls, values: dict[str, Any]) -> KernelConfig:
-        """The inverse of :meth:`to_dict`.
-
-        Raises:
-            UsageError: A field is missing, unknown or of the wrong kind, or the family is not one this version builds.
-        """
-        values = dict(values)
-        family = values.pop("family", "sm90_ws")
-        names = {field.name for field in fields(cls)}
-        if family != "sm90_ws" or set(values) != names:
-            wrong = sorted(set(values) ^ names)
-            raise UsageError(
-                f"configuration of family '{family}' has wrong or missing fields {wrong}: made by another version?"
-            )
-        for name, value in values.items():
-            if not _can_hold(name, value):
-                raise UsageError(f"{name} = {str(value)[:40]!r} can be no value of a configuration")
-        return cls(**values)
+    @property
+    def name(self) -> str:
+        """Canonical name, unique over the family: the build name, then raster axis and group."""
+        return f"{self.build_name}_{self.raster}{self.group}"
 
 
-def _can_hold(name: str, value: Any) -> bool:
+CONFIGS: dict[str, type[KernelConfig]] = {kind.family: kind for kind in (Sm90WsConfig, Sm80MmaConfig)}
+
+
+@cache
+def _hints(family: str) -> dict[str, Any]:
+    return get_type_hints(CONFIGS[family])
+
+
+def _can_hold(kind: Any, value: Any) -> bool:
     """Whether a field may hold the value at all; which values are on its axis is for the space to say."""
-    if name in _TEXTS:
-        return value in _TEXTS[name]
-    if name == "persistent":
+    if texts := get_args(kind):
+        return value in texts
+    if kind is bool:
         return isinstance(value, bool)
     return type(value) is int and 0 < value < 2**31

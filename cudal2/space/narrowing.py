@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,33 +11,31 @@ from cudal2.arch import Arch
 from cudal2.errors import UsageError
 from cudal2.problem import Problem
 from cudal2.settings import Limit
-from cudal2.space.axes import SM90_WS_AXES, Axis
+from cudal2.space.axes import Axis
 from cudal2.space.config import KernelConfig
-from cudal2.space.rules import Rule
+from cudal2.space.rule import Rule
 
 Values = Mapping[str, tuple[Any, ...]]
 
-_AXES = {axis.name: axis for axis in SM90_WS_AXES}
 
-
-def narrowed_axes(values_by_axis: Values) -> tuple[Axis, ...]:
+def narrowed_axes(axes: Sequence[Axis], values_by_axis: Values) -> tuple[Axis, ...]:
     """All axes in order, those that are named with only the values given.
 
     Raises:
         UsageError: An axis is unknown, or a value is not on it.
     """
-    _check(values_by_axis)
-    return tuple(axis.narrowed(values_by_axis.get(name, axis.values)) for name, axis in _AXES.items())
+    _check(axes, values_by_axis)
+    return tuple(axis.narrowed(values_by_axis.get(axis.name, axis.values)) for axis in axes)
 
 
-def limit_rule(limit: Limit, space_name: str) -> Rule:
+def limit_rule(axes: Sequence[Axis], limit: Limit, space_name: str) -> Rule:
     """A limit as a rule named ``subspace``.
 
     Raises:
         UsageError: An axis is unknown, or a value is not on it.
     """
-    _check(limit.when)
-    _check(limit.only)
+    _check(axes, limit.when)
+    _check(axes, limit.only)
 
     def allows(choice: Any, problem: Problem, arch: Arch) -> Any:
         exempt = problem.flops <= limit.flops_above
@@ -48,15 +46,16 @@ def limit_rule(limit: Limit, space_name: str) -> Rule:
         above = f" above {limit.flops_above:.3g} FLOPs" if limit.flops_above else ""
         return f"space '{space_name}' keeps only {_text(limit.only)}{condition}{above}"
 
-    axes = tuple(dict.fromkeys((*limit.when, *limit.only)))
-    return Rule("subspace", axes, allows, reason, by_size=limit.flops_above > 0)
+    read = tuple(dict.fromkeys((*limit.when, *limit.only)))
+    return Rule("subspace", read, allows, reason, by_size=limit.flops_above > 0)
 
 
-def _check(values_by_axis: Values) -> None:
+def _check(axes: Sequence[Axis], values_by_axis: Values) -> None:
+    by_name = {axis.name: axis for axis in axes}
     for name, values in values_by_axis.items():
-        if name not in _AXES:
-            raise UsageError(f"unknown axis '{name}': choose from {', '.join(_AXES)}")
-        _AXES[name].narrowed(values)
+        if name not in by_name:
+            raise UsageError(f"unknown axis '{name}': choose from {', '.join(by_name)}")
+        by_name[name].narrowed(values)
 
 
 def _within(choice: Any, values_by_axis: Values) -> Any:

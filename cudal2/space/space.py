@@ -14,13 +14,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cudal2.arch import SM90, Arch
-from cudal2.errors import NothingValidError
+from cudal2.errors import NothingValidError, UsageError
 from cudal2.problem import Problem
 from cudal2.settings import SpaceSettings
-from cudal2.space.axes import SM90_WS_AXES
 from cudal2.space.config import KernelConfig
+from cudal2.space.families import family_on
 from cudal2.space.narrowing import limit_rule, narrowed_axes
-from cudal2.space.rules import RULES, Rule
+from cudal2.space.rule import Rule
 
 #: Dense arrays kept, in bytes: a full space takes 20 MB a problem, the recorded one 4 MB for each of its 32.
 _CACHE_BYTES = 160 * 2**20
@@ -29,27 +29,33 @@ _ORDER_AXES = frozenset({"raster", "group"})
 
 
 class SearchSpace:
-    """All configurations on the axes, possibly narrowed, and which of them a problem may use.
+    """All configurations of one kernel family, possibly narrowed, and which of them a problem may use.
 
     A configuration is also a tuple of value indices in axis order (``encode``) and a flat index in C order (``flat``).
 
     Attributes:
         arch: Limits it stays within.
         settings: How it is narrowed.
+        family: The kernel family.
         axes: The axes with the values kept.
         rules: The legality rules, then one named ``subspace`` for each limit of the settings.
     """
 
-    def __init__(self, arch: Arch = SM90, settings: SpaceSettings | None = None) -> None:
-        """Narrows the full space, which ``None`` keeps.
+    def __init__(self, arch: Arch = SM90, settings: SpaceSettings | None = None, family: str = "") -> None:
+        """Narrows the full space, which ``None`` keeps, of a family: the named one, the settings', or the arch's first.
 
         Raises:
-            UsageError: The settings name an unknown axis or a value that is not on its axis.
+            UsageError: The settings name an unknown axis or a value that is not on its axis, or the family does not
+                run on the architecture or is not the settings'.
         """
         self.arch = arch
         self.settings = settings or SpaceSettings()
-        self.axes = narrowed_axes(self.settings.axes)
-        self.rules = (*RULES, *(limit_rule(limit, self.settings.name) for limit in self.settings.limits))
+        self.family = family_on(arch, family or self.settings.family)
+        if self.settings.family not in ("", self.family.name):
+            raise UsageError(f"space '{self.settings.name}' is of family {self.settings.family}, not {family}")
+        self.axes = narrowed_axes(self.family.axes, self.settings.axes)
+        limits = (limit_rule(self.family.axes, limit, self.settings.name) for limit in self.settings.limits)
+        self.rules = (*self.family.rules, *limits)
         self._position = {axis.name: at for at, axis in enumerate(self.axes)}
         self._static: dict[tuple[str, str], tuple[NDArray[np.bool_], list[NDArray[np.bool_]]]] = {}
         self._dense: OrderedDict[Problem, NDArray[np.bool_]] = OrderedDict()
@@ -100,15 +106,23 @@ class SearchSpace:
 
     def explain(self, config: KernelConfig, problem: Problem) -> list[str]:
         """Why a configuration is not legal, one sentence per broken rule; empty if it is."""
+        if config.family != self.family.name:
+            return [f"family: {config.family} is not {self.family.name}, the one of this space"]
         reasons = []
         for axis in self.axes:
             value = getattr(config, axis.name)
             if value not in axis.values:
                 reasons.append(f"{axis.name} = {value!r} is not in this space: {axis.listing}")
-        if any(getattr(config, axis.name) not in axis.values for axis in SM90_WS_AXES):
+        if any(getattr(config, axis.name) not in axis.values for axis in self.family.axes):
             return reasons  # the rules reckon with values of the full axes only
         broken = [rule for rule in self.rules if not np.all(rule.allows(config, problem, self.arch))]
         return reasons + [f"{rule.name}: {rule.reason(config, problem, self.arch)}" for rule in broken]
+
+    def buildable(self, config: KernelConfig, problem: Problem) -> bool:
+        """Whether every rule that reads no run-time axis allows it, so that some run-time choice may be legal."""
+        run_time = {axis.name for axis in self.family.axes if not axis.compile_time}
+        fixed = (rule for rule in self.rules if run_time.isdisjoint(rule.axes))
+        return all(np.all(rule.allows(config, problem, self.arch)) for rule in fixed)
 
     def removed_by_rule(self, problem: Problem) -> dict[str, int]:
         """Configurations each rule removes, in rule order and not counting those an earlier rule removed already.
@@ -172,13 +186,15 @@ class SearchSpace:
         """Value indices in axis order.
 
         Raises:
-            UsageError: A field has a value that is not on its axis.
+            UsageError: A field has a value that is not on its axis, or the family is another.
         """
+        if config.family != self.family.name:
+            raise UsageError(f"{config.name} is of family {config.family}; this space holds {self.family.name}")
         return tuple(axis.index(getattr(config, axis.name)) for axis in self.axes)
 
     def decode(self, action: Sequence[int] | NDArray[Any]) -> KernelConfig:
         """The inverse of :meth:`encode`."""
-        return KernelConfig(**{axis.name: axis.values[at] for axis, at in zip(self.axes, action, strict=True)})
+        return self.family.config(**{axis.name: axis.values[at] for axis, at in zip(self.axes, action, strict=True)})
 
     def flat(self, config: KernelConfig) -> int:
         """Index in the flattened dense array.

@@ -15,13 +15,12 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from cudal2.arch import ARCHS, SM90
+from cudal2.arch import SM90, arch_of
 from cudal2.atomic import write_atomically
 from cudal2.errors import Cudal2Error, TableError
 from cudal2.problem import Acc, Layout, Problem
 from cudal2.records.fingerprint import Fingerprint
 from cudal2.records.measurement import Measurement, Mode
-from cudal2.space.axes import SM90_WS_AXES
 from cudal2.space.config import KernelConfig
 from cudal2.space.space import SearchSpace
 from cudal2.table.entry import EVIDENCE, Device, Entry, Evidence, Header
@@ -32,7 +31,6 @@ logger = logging.getLogger(__name__)
 
 #: A neighbour may differ by this factor in each size; beyond it nothing measured speaks for the shape.
 NEAREST_FACTOR = 4.0
-_GROUPS = next(axis.values for axis in SM90_WS_AXES if axis.name == "group")[::-1]
 
 
 class KernelTable:
@@ -55,8 +53,8 @@ class KernelTable:
         self._by_shape = {(entry.m, entry.n, entry.k): entry for entry in self.entries}
         if len(self._by_shape) != len(self.entries):
             raise TableError("a table holds one entry per shape; merge the entries first")
-        arch = next((arch for arch in ARCHS.values() if arch.capability == header.device.capability), SM90)
-        self._space = SearchSpace(replace(arch, sm_count=header.device.sm_count))
+        self._arch = replace(arch_of(header.device.capability) or SM90, sm_count=header.device.sm_count)
+        self._spaces: dict[str, SearchSpace] = {}
         self._best: dict[tuple[int, int, int], Entry | None] = {}
         self.sha256 = _checksum(header, self.entries)
 
@@ -257,7 +255,7 @@ class KernelTable:
         for entry in ranked:
             config = self._fitted(entry.config, problem) if entry.config is not None else None
             if entry.config is not None and config is None:
-                notes.append(f"{entry.mnk} passed over: {self._space.explain(entry.config, problem)[0]}")
+                notes.append(f"{entry.mnk} passed over: {self._space(entry.config).explain(entry.config, problem)[0]}")
                 continue
             if entry is exact and config == entry.config:
                 return entry, notes
@@ -280,15 +278,24 @@ class KernelTable:
 
     def _fitted(self, config: KernelConfig, problem: Problem) -> KernelConfig | None:
         """The configuration if legal for the problem, else the same cubin with the closest run-time axes that are."""
-        plainest = replace(config, raster="m", group=1)
-        if all(self._space.explain(replace(plainest, persistent=p), problem) for p in (config.persistent, False)):
+        space = self._space(config)
+        if not space.buildable(config, problem):
             return None
-        groups = [group for group in _GROUPS if group <= config.group]
-        for group, raster, persistent in product(groups, (config.raster, "m"), (config.persistent, False)):
-            variant = replace(config, group=group, raster=raster, persistent=persistent)
-            if not self._space.explain(variant, problem):
+        # Each run-time axis from the configuration's own value down to its first: smaller groups, plainer orders.
+        choices = {
+            axis.name: axis.down_from(getattr(config, axis.name)) for axis in space.axes if not axis.compile_time
+        }
+        for values in product(*choices.values()):
+            variant = replace(config, **dict(zip(choices, values, strict=True)))
+            if not space.explain(variant, problem):
                 return variant
         return None
+
+    def _space(self, config: KernelConfig) -> SearchSpace:
+        """The full space of a configuration's family on this device."""
+        if config.family not in self._spaces:
+            self._spaces[config.family] = SearchSpace(self._arch, family=config.family)
+        return self._spaces[config.family]
 
 
 def _better(mine: Entry, theirs: Entry) -> Entry:

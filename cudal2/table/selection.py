@@ -10,8 +10,8 @@ from cudal2.problem import Acc, Layout, Problem
 from cudal2.records.finals import REFERENCE, Final, group_finals
 from cudal2.records.measurement import Measurement, Mode
 from cudal2.records.shards import dedupe
-from cudal2.space import geometry
 from cudal2.space.config import KernelConfig
+from cudal2.space.families import family_of
 from cudal2.table.entry import Entry, Evidence
 
 #: Times closer than this cannot be told apart from one run to the next, however steady the repeats were.
@@ -126,4 +126,5 @@ def _size(row: Measurement) -> tuple[int, int, int, str]:
     config = row.config
     if config is None:
         return 0, 0, 0, row.contestant
+    geometry = family_of(config).geometry
     return geometry.smem_bytes(config), geometry.threads(config), geometry.cluster_size(config), config.name

@@ -24,10 +24,11 @@ from cudal2.build.pool import BuildPool
 from cudal2.codegen import build_key, render
 from cudal2.paths import kernels_dir
 from cudal2.problem import Problem
-from cudal2.space.config import KernelConfig
+from cudal2.space.config import KernelConfig, Sm80MmaConfig, Sm90WsConfig
+from cudal2.space.sm80_mma.rules import copy_bytes
 from cudal2.space.space import SearchSpace
 
-K = KernelConfig
+K = Sm90WsConfig
 CORNERS = (
     K(64, 32, 64, 2, "coop", 1, 1, 1, 1, "direct", 2, "m", 1, False),
     K(64, 32, 64, 12, "coop", 1, 1, 1, 1, "tma", 1, "m", 1, False),
@@ -48,6 +49,27 @@ CORNERS = (
     K(128, 64, 64, 6, "coop", 2, 1, 1, 2, "direct", 1, "n", 8, False),
     K(128, 128, 64, 2, "coop", 2, 1, 1, 1, "tma", 2, "m", 8, True),
 )
+A = Sm80MmaConfig
+#: Copy widths are the shape's: see :func:`build_mma`.
+MMA_CORNERS = (
+    A(128, 128, 32, 4, 2, 2, "swizzle", 2, "plain", "wide", 16, 2, "m", 8),
+    A(16, 16, 16, 2, 1, 1, "swizzle", 1, "plain", "direct", 16, 4, "m", 1),
+    A(16, 96, 64, 3, 1, 2, "swizzle", 2, "staggered", "wide", 16, 4, "n", 2),
+    A(64, 64, 64, 6, 2, 2, "pad", 2, "plain", "wide", 16, 1, "n", 4),
+    A(256, 128, 32, 3, 4, 2, "swizzle", 2, "staggered", "direct", 16, 1, "m", 4),
+    A(128, 256, 64, 3, 2, 4, "swizzle", 1, "plain", "wide", 16, 1, "m", 8),
+    A(64, 160, 32, 5, 2, 1, "pad", 1, "staggered", "direct", 16, 2, "m", 2),
+    A(32, 192, 16, 6, 1, 4, "pad", 1, "plain", "wide", 16, 3, "n", 16),
+    A(64, 32, 64, 4, 4, 1, "swizzle", 2, "plain", "direct", 16, 2, "m", 1),
+    A(128, 64, 32, 3, 4, 2, "swizzle", 2, "staggered", "wide", 16, 1, "n", 2),
+    A(64, 64, 32, 4, 2, 2, "pad", 2, "plain", "direct", 16, 2, "m", 4),
+    A(64, 32, 64, 2, 4, 1, "swizzle", 1, "plain", "wide", 16, 2, "n", 1),
+    A(192, 64, 32, 2, 4, 4, "swizzle", 2, "staggered", "wide", 16, 1, "m", 2),
+)
+MMA_SHAPES = (
+    "123_456_789", "1_1_1", "1_4096_4096", "4097_33_129", "300_200_7", "257_130_36", "1000_1001_1002", "128_96_8",
+    "65_24_72", "1024_768_520",
+)  # fmt: skip
 SHAPES = (
     "123_456_200", "65_24_72", "1_64_64", "4096_64_64", "300_520_1000", "64_64_4096", "1024_1024_512", "2000_1000_512",
 )  # fmt: skip
@@ -97,13 +119,30 @@ def cache(folder: Path) -> BuildCache:
 
 def runnable(config: KernelConfig, problem: Problem) -> bool:
     """Whether nothing but a harmless rule forbids it."""
-    return all(reason.split(":")[0] in HARMLESS for reason in SearchSpace().explain(config, problem))
+    space = SearchSpace(family=config.family)
+    return all(reason.split(":")[0] in HARMLESS for reason in space.explain(config, problem))
+
+
+def mma_corners(problem: Problem) -> list[Sm80MmaConfig]:
+    """Corners of ``sm80_mma`` that copy as the problem's rows allow."""
+    corners = [replace(config, copy_bytes=copy_bytes(problem)) for config in MMA_CORNERS]
+    return [config for config in corners if runnable(config, problem)]
 
 
 def build_corners(store: BuildCache, configs: Sequence[KernelConfig] = CORNERS) -> dict[str, BuildResult]:
     """Every corner in every accumulator and layout."""
     with BuildPool(store, resolve_toolchain(store)) as pool:
         return pool.build([(config, acc, layout) for config in configs for acc, layout in KINDS])
+
+
+def build_mma(store: BuildCache) -> dict[str, BuildResult]:
+    """Every corner of ``sm80_mma`` in every accumulator and layout, copying as wide as each shape allows."""
+    problems = [Problem.parse(mnk, acc, layout) for acc, layout in KINDS for mnk in MMA_SHAPES]
+    requests = [(config, problem.acc, problem.layout) for problem in problems for config in mma_corners(problem)]
+    # The fault of a wrong label, and more elements of C than 31 bits count.
+    requests += [(MMA_CORNERS[0], acc, layout) for acc, layout in KINDS]
+    with BuildPool(store, resolve_toolchain(store)) as pool:
+        return pool.build(requests)
 
 
 def build_fault(store: BuildCache, fault: str, config: KernelConfig = VICTIM) -> BuildResult:
@@ -136,7 +175,8 @@ def variants(config: KernelConfig, count: int) -> list[KernelConfig]:
 def main(folder: str) -> Any:
     """Fills a cache with everything the tests need."""
     store = BuildCache(Path(folder))
-    results = [*build_corners(store, (*CORNERS, VICTIM)).values(), *(build_fault(store, fault) for fault in FAULTS)]
+    corners = (*build_corners(store, (*CORNERS, VICTIM)).values(), *build_mma(store).values())
+    results = [*corners, *(build_fault(store, fault) for fault in FAULTS)]
     failed = [f"{result.name}: {result.reason}" for result in results if hasattr(result, "reason")]
     print(f"{len(results)} kernels in {folder}", *failed, sep="\n")
     return 1 if failed else 0

@@ -23,14 +23,14 @@ from cudal2.problem import Problem  # noqa: E402
 from cudal2.records.finals import REFERENCE, group_finals  # noqa: E402
 from cudal2.records.measurement import Status  # noqa: E402
 from cudal2.settings import BenchSettings  # noqa: E402
-from cudal2.space.config import KernelConfig  # noqa: E402
+from cudal2.space.config import KernelConfig, Sm90WsConfig  # noqa: E402
 from cudal2.space.space import SearchSpace  # noqa: E402
 
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(300)]
 
 SETTINGS = BenchSettings()
 SMALL = kernels.VICTIM
-LARGE = KernelConfig(128, 256, 64, 4, "coop", 2, 1, 2, 1, "tma", 1, "m", 1, False)
+LARGE = Sm90WsConfig(128, 256, 64, 4, "coop", 2, 1, 2, 1, "tma", 1, "m", 1, False)
 
 
 @pytest.fixture(scope="module")

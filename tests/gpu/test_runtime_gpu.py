@@ -10,14 +10,14 @@ torch = pytest.importorskip("torch")
 from cudal2.errors import NotLoadedError, TableError  # noqa: E402
 from cudal2.problem import Problem  # noqa: E402
 from cudal2.runtime import hgemm, op, reset, stats, warmup  # noqa: E402
-from cudal2.space.config import KernelConfig  # noqa: E402
+from cudal2.space.config import Sm90WsConfig  # noqa: E402
 from cudal2.table import Device, Entry, Header, KernelTable  # noqa: E402
 
 pytestmark = pytest.mark.gpu
 
-PLAIN = KernelConfig(128, 128, 64, 4, "coop", 2, 1, 1, 1, "tma", 1, "m", 1, False)
-DIRECT = KernelConfig(64, 64, 64, 4, "coop", 1, 1, 1, 1, "direct", 1, "m", 1, False)
-SPLIT = KernelConfig(64, 64, 64, 4, "coop", 1, 1, 1, 4, "direct", 1, "m", 1, False)
+PLAIN = Sm90WsConfig(128, 128, 64, 4, "coop", 2, 1, 1, 1, "tma", 1, "m", 1, False)
+DIRECT = Sm90WsConfig(64, 64, 64, 4, "coop", 1, 1, 1, 1, "direct", 1, "m", 1, False)
+SPLIT = Sm90WsConfig(64, 64, 64, 4, "coop", 1, 1, 1, 4, "direct", 1, "m", 1, False)
 ENTRIES = {
     "512_512_512": PLAIN,
     "1000_520_712": DIRECT,

@@ -27,13 +27,13 @@ from cudal2.problem import Problem  # noqa: E402
 from cudal2.records.latency import group_servings  # noqa: E402
 from cudal2.records.measurement import STATES  # noqa: E402
 from cudal2.settings import BenchSettings  # noqa: E402
-from cudal2.space.config import KernelConfig  # noqa: E402
+from cudal2.space.config import Sm90WsConfig  # noqa: E402
 
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(300)]
 
 SETTINGS = BenchSettings(heuristic_results=8)
 SMALL = kernels.VICTIM
-STORED = KernelConfig(128, 128, 64, 4, "coop", 2, 2, 1, 1, "tma", 1, "m", 4, False)
+STORED = Sm90WsConfig(128, 128, 64, 4, "coop", 2, 2, 1, 1, "tma", 1, "m", 4, False)
 PROBLEM = Problem(1024, 1024, 512)
 
 

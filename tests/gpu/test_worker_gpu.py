@@ -22,14 +22,14 @@ from cudal2.records.measurement import Measurement, Status  # noqa: E402
 from cudal2.records.shards import read_shards  # noqa: E402
 from cudal2.runners.local import LocalRunner  # noqa: E402
 from cudal2.settings import BenchSettings  # noqa: E402
-from cudal2.space.config import KernelConfig  # noqa: E402
+from cudal2.space.config import KernelConfig, Sm90WsConfig  # noqa: E402
 from cudal2.space.space import SearchSpace  # noqa: E402
 
 pytestmark = pytest.mark.gpu
 
 SETTINGS = BenchSettings(heuristic_results=8)
 SMALL = kernels.VICTIM
-LARGE = KernelConfig(128, 256, 64, 4, "coop", 2, 1, 2, 1, "tma", 1, "m", 8, True)
+LARGE = Sm90WsConfig(128, 256, 64, 4, "coop", 2, 1, 2, 1, "tma", 1, "m", 8, True)
 
 
 @pytest.fixture(scope="module")
@@ -139,8 +139,8 @@ def test_many_problems_share_the_memory(worker: Worker, built: dict[KernelConfig
 
 def test_the_local_runner_end_to_end(store: BuildCache, worker: Worker, tmp_path: Path) -> None:
     problem = Problem(512, 512, 512)
-    illegal = KernelConfig(128, 128, 64, 4, "coop", 3, 1, 1, 1, "tma", 1, "m", 1, False)
-    legal = KernelConfig(64, 64, 64, 4, "coop", 1, 1, 1, 1, "tma", 2, "n", 4, False)
+    illegal = Sm90WsConfig(128, 128, 64, 4, "coop", 3, 1, 1, 1, "tma", 1, "m", 1, False)
+    legal = Sm90WsConfig(64, 64, 64, 4, "coop", 1, 1, 1, 1, "tma", 2, "n", 4, False)
     with LocalRunner(SearchSpace(), [problem], settings=SETTINGS, cache=store) as runner:
         runner.record_to(tmp_path)
         rows = runner.run(problem, [illegal, legal])

@@ -1,12 +1,15 @@
-"""What a configuration implies: threads, registers, shared memory, tensor-map boxes, grid. Derived, never searched.
+"""What a configuration implies: constants, threads, registers, shared memory, boxes, grid. Derived, never searched.
 
 ``kernels/include/cudal2/sm90_ws.cuh`` derives the same values and asserts that they agree.
 """
 
 from __future__ import annotations
 
+from typing import Any
+
 from cudal2.problem import Acc, Layout
-from cudal2.space.config import KernelConfig
+from cudal2.space.config import Sm90WsConfig
+from cudal2.space.rule import ceil_div
 
 ELEMENT_BYTES = 2
 WARP_GROUP = 128
@@ -18,86 +21,119 @@ EPILOGUE_BUFFERS = 2
 SETMAXNREG = {2: (40, 232), 3: (56, 152)}
 
 
-def ceil_div(a: int, b: int) -> int:
-    """Smallest integer not below a / b."""
-    return -(-a // b)
-
-
-def uses_setmaxnreg(config: KernelConfig) -> bool:
+def uses_setmaxnreg(config: Sm90WsConfig) -> bool:
     """Whether registers move from the producer to the consumers: only where one CTA owns the register file."""
     return config.consumers in SETMAXNREG and config.ctas_per_sm == 1
 
 
-def producer_threads(config: KernelConfig) -> int:
+def producer_threads(config: Sm90WsConfig) -> int:
     """A whole warp group where setmaxnreg needs one, else a single warp."""
     return WARP_GROUP if uses_setmaxnreg(config) else 32
 
 
-def threads(config: KernelConfig) -> int:
+def threads(config: Sm90WsConfig) -> int:
     """Threads of one CTA."""
     return config.consumers * WARP_GROUP + producer_threads(config)
 
 
-def consumer_rows(config: KernelConfig) -> int:
+def consumer_rows(config: Sm90WsConfig) -> int:
     """Rows of C one consumer warp group accumulates."""
     return config.tile_m if config.schedule == "pingpong" else config.tile_m // config.consumers
 
 
-def accumulator_registers(config: KernelConfig, acc: Acc) -> int:
+def accumulator_registers(config: Sm90WsConfig, acc: Acc) -> int:
     """Accumulator registers per consumer thread."""
     elements = consumer_rows(config) * config.tile_n // WARP_GROUP
     return elements if acc == "fp32" else elements // 2
 
 
-def stage_bytes(config: KernelConfig) -> int:
+def stage_bytes(config: Sm90WsConfig) -> int:
     """Bytes of A and B in one stage, which is also what its full barrier expects."""
     return (config.tile_m + config.tile_n) * config.tile_k * ELEMENT_BYTES
 
 
-def store_columns(config: KernelConfig) -> int:
+def store_columns(config: Sm90WsConfig) -> int:
     """Columns of one TMA store box: the widest of 64, 32, 16 that divides the tile."""
     return next(width for width in (64, 32, 16, 8) if config.tile_n % width == 0)
 
 
-def epilogue_bytes(config: KernelConfig) -> int:
+def epilogue_bytes(config: Sm90WsConfig) -> int:
     """Staging buffers of the TMA-store epilogue: two boxes of 64 rows per consumer warp group."""
     if config.epilogue == "direct":
         return 0
     return config.consumers * EPILOGUE_BUFFERS * 64 * store_columns(config) * ELEMENT_BYTES
 
 
-def partial_bytes(config: KernelConfig) -> int:
+def partial_bytes(config: Sm90WsConfig) -> int:
     """fp32 partial tile that split-K exposes to its cluster; it reuses the stages."""
     return 4 * config.tile_m * config.tile_n if config.split_k > 1 else 0
 
 
-def smem_bytes(config: KernelConfig) -> int:
+def smem_bytes(config: Sm90WsConfig) -> int:
     """Dynamic shared memory of one CTA."""
     body = max(config.stages * stage_bytes(config), partial_bytes(config))
     return ALIGN_SLACK_BYTES + body + epilogue_bytes(config) + BARRIER_BYTES
 
 
-def b_box_columns(config: KernelConfig, layout: Layout) -> int:
+def b_box_columns(config: Sm90WsConfig, layout: Layout) -> int:
     """Elements along the contiguous axis of B's TMA box; its bytes are the swizzle span (128, 64 or 32)."""
     if layout == "tn":
         return 64
     return next(width for width in (64, 32, 16) if config.tile_n % width == 0)
 
 
-def cluster_size(config: KernelConfig) -> int:
+def cluster_size(config: Sm90WsConfig) -> int:
     """CTAs of one cluster."""
     return config.cluster_m * config.cluster_n * config.split_k
 
 
-def cluster_tiles(config: KernelConfig, m: int, n: int) -> tuple[int, int]:
+def cluster_tiles(config: Sm90WsConfig, m: int, n: int) -> tuple[int, int]:
     """Cluster tiles along M and N."""
     return ceil_div(m, config.tile_m * config.cluster_m), ceil_div(n, config.tile_n * config.cluster_n)
 
 
-def grid_ctas(config: KernelConfig, m: int, n: int, sm_count: int) -> int:
+def grid_ctas(config: Sm90WsConfig, m: int, n: int, sm_count: int) -> int:
     """CTAs to launch: one per tile (and K slice), or one wave of whole clusters if persistent."""
     tiles_m, tiles_n = cluster_tiles(config, m, n)
     clusters = tiles_m * tiles_n
     if config.persistent:
         clusters = min(clusters, sm_count * config.ctas_per_sm // cluster_size(config))
     return clusters * cluster_size(config)
+
+
+def constants(config: Sm90WsConfig, acc: Acc, layout: Layout) -> dict[str, Any]:
+    """Everything the template may ask for; run-time axes are left out, so that they share cubins."""
+    producer_registers, consumer_registers = _setmaxnreg(config)
+    return {
+        "build_name": config.build_name,
+        "acc": acc,
+        "layout": layout,
+        "tile_m": config.tile_m,
+        "tile_n": config.tile_n,
+        "tile_k": config.tile_k,
+        "stages": config.stages,
+        "pingpong": config.schedule == "pingpong",
+        "consumers": config.consumers,
+        "cluster_m": config.cluster_m,
+        "cluster_n": config.cluster_n,
+        "split_k": config.split_k,
+        "epilogue_tma": config.epilogue == "tma",
+        "ctas_per_sm": config.ctas_per_sm,
+        "acc_fp16": acc == "fp16",
+        "b_k_major": layout == "tn",
+        "threads": threads(config),
+        "smem_bytes": smem_bytes(config),
+        "setmaxnreg_producer": producer_registers,
+        "setmaxnreg_consumer": consumer_registers,
+    }
+
+
+def register_pool(config: Sm90WsConfig) -> int:
+    """Registers of one CTA that setmaxnreg hands out; 0 where it is not used."""
+    producer_registers, consumer_registers = _setmaxnreg(config)
+    return WARP_GROUP * (producer_registers + config.consumers * consumer_registers)
+
+
+def _setmaxnreg(config: Sm90WsConfig) -> tuple[int, int]:
+    """Registers of a producer and a consumer thread after setmaxnreg; zeros where the template leaves it out."""
+    return SETMAXNREG[config.consumers] if uses_setmaxnreg(config) else (0, 0)

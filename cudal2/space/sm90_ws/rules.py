@@ -6,22 +6,16 @@ fields are arrays that broadcast against each other. ``geometry`` stays the one 
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 
 from cudal2.arch import Arch
 from cudal2.problem import Problem
-from cudal2.space import geometry as geo
-from cudal2.space.config import KernelConfig
+from cudal2.space.config import Sm90WsConfig
+from cudal2.space.rule import INT32_MAX, PARTITIONS, WARP, Choice, Rule, ceil_div, lifted
+from cudal2.space.sm90_ws import geometry as geo
 
-#: A configuration, or one array per axis.
-Choice = Any
-INT32_MAX = 2**31 - 1
-WARP = 32
 #: Registers a consumer thread needs beside its accumulators: addresses, descriptors, barrier phases. Measured over
 #: 1,200 compiles (NVRTC 13.0): with 32 to spare up to 17 words spill (split-K 2), with 31 393, with less none compiles.
 WORKING_REGISTERS = 32
@@ -30,54 +24,20 @@ DIRECT_WORKING_REGISTERS = 48
 #: Registers at entry with three consumers, and all that ptxas grants the operands of one wgmma, whatever setmaxnreg
 #: adds later: 192x224 (112 accumulators) does not compile (C7602, "register target of 138 or higher").
 THREE_CONSUMERS_CAP = 128
-#: Schedulers of a multiprocessor; each has a quarter of the registers for the warps it is dealt.
-PARTITIONS = 4
 #: Rows of one swizzle atom in shared memory; a multicast slice is whole atoms.
 SWIZZLE_ROWS = 8
 #: CTAs that may share operands; four gained nothing on 15 shapes and often no longer fit one wave (GPCs of 16-18 SMs).
 MULTICAST_CTAS = 2
 
-
-@dataclass(frozen=True)
-class Rule:
-    """One condition a legal configuration meets.
-
-    Attributes:
-        name: Stable name, as the commands and records show it.
-        axes: The fields the predicate reads.
-        allows: Whether it is met; elementwise on arrays.
-        reason: One sentence with the numbers and the limit, for a configuration that does not meet it.
-        by_size: Whether the answer depends on m, n or k, beyond the accumulator and the layout.
-    """
-
-    name: str
-    axes: tuple[str, ...]
-    allows: Callable[[Choice, Problem, Arch], Any]
-    reason: Callable[[KernelConfig, Problem, Arch], str]
-    by_size: bool = False
-
-
-def _lifted(derive: Callable[[Any], int], *names: str) -> Callable[[Choice], Any]:
-    """A ``geometry`` function of one configuration, made elementwise over the axes it reads."""
-    elementwise = np.frompyfunc(
-        lambda *values: derive(SimpleNamespace(**dict(zip(names, values, strict=True)))), len(names), 1
-    )
-
-    def over(choice: Choice) -> Any:
-        return np.asarray(elementwise(*(getattr(choice, name) for name in names))).astype(np.int64)
-
-    return over
-
-
 _BODY_AXES = ("tile_m", "tile_n", "tile_k", "stages", "consumers", "split_k", "epilogue")
-_smem = _lifted(geo.smem_bytes, *_BODY_AXES)
-_threads = _lifted(geo.threads, "consumers", "ctas_per_sm")
-_setmaxnreg = _lifted(geo.uses_setmaxnreg, "consumers", "ctas_per_sm")
+_smem = lifted(geo.smem_bytes, *_BODY_AXES)
+_threads = lifted(geo.threads, "consumers", "ctas_per_sm")
+_setmaxnreg = lifted(geo.uses_setmaxnreg, "consumers", "ctas_per_sm")
 
 
 def register_cap(choice: Choice, arch: Arch) -> Any:
     """Registers one consumer thread may use, after setmaxnreg where it is used."""
-    warps = geo.ceil_div(choice.ctas_per_sm * _threads(choice) // WARP, PARTITIONS)
+    warps = ceil_div(choice.ctas_per_sm * _threads(choice) // WARP, PARTITIONS)
     share = arch.registers_per_sm // PARTITIONS // (warps * WARP) // 8 * 8
     moved = np.where(np.equal(choice.consumers, 2), geo.SETMAXNREG[2][1], THREE_CONSUMERS_CAP)
     return np.where(_setmaxnreg(choice), moved, np.minimum(share, arch.registers_per_thread))
@@ -98,11 +58,11 @@ def _working_registers(choice: Choice) -> Any:
 
 
 def _tiles_m(choice: Choice, problem: Problem) -> Any:
-    return geo.ceil_div(problem.m, choice.tile_m * choice.cluster_m)
+    return ceil_div(problem.m, choice.tile_m * choice.cluster_m)
 
 
 def _tiles_n(choice: Choice, problem: Problem) -> Any:
-    return geo.ceil_div(problem.n, choice.tile_n * choice.cluster_n)
+    return ceil_div(problem.n, choice.tile_n * choice.cluster_n)
 
 
 def _clusters(choice: Choice, problem: Problem) -> Any:
@@ -120,9 +80,9 @@ def _wave(choice: Choice, arch: Arch) -> Any:
 
 def _k_steps(choice: Choice, problem: Problem, arch: Arch) -> Any:
     """Pipeline stages one CTA fills in its life: its share of K, times its tiles."""
-    steps = geo.ceil_div(geo.ceil_div(problem.k, choice.tile_k), choice.split_k)
+    steps = ceil_div(ceil_div(problem.k, choice.tile_k), choice.split_k)
     # More rounds than there are stages change nothing, and their product with the steps could overflow.
-    rounds = np.minimum(64, geo.ceil_div(_clusters(choice, problem), _wave(choice, arch)))
+    rounds = np.minimum(64, ceil_div(_clusters(choice, problem), _wave(choice, arch)))
     return np.where(choice.persistent, steps * rounds, steps)
 
 
@@ -132,7 +92,7 @@ def _splits_tile(c: Choice, problem: Problem, arch: Arch) -> Any:
     return whole & two & np.isin(_consumer_rows(c), (64, 128))
 
 
-def _splits_tile_reason(c: KernelConfig, problem: Problem, arch: Arch) -> str:
+def _splits_tile_reason(c: Sm90WsConfig, problem: Problem, arch: Arch) -> str:
     if c.schedule == "pingpong":
         return f"ping-pong takes 2 consumer warp groups with 64 or 128 rows each, not {c.consumers} with {c.tile_m}"
     rows = f"{c.tile_m / c.consumers:g} of {c.tile_m}"
@@ -147,7 +107,7 @@ def _fits_registers(c: Choice, problem: Problem, arch: Arch) -> Any:
     return _accumulators(c, problem) + _working_registers(c) <= register_cap(c, arch)
 
 
-def _fits_registers_reason(c: KernelConfig, problem: Problem, arch: Arch) -> str:
+def _fits_registers_reason(c: Sm90WsConfig, problem: Problem, arch: Arch) -> str:
     needed, working, cap = int(_accumulators(c, problem)), int(_working_registers(c)), int(register_cap(c, arch))
     return f"{needed} accumulator and {working} working registers per thread exceed the {cap} it has"
 
@@ -162,7 +122,7 @@ def _fits_sm(c: Choice, problem: Problem, arch: Arch) -> Any:
     return smem & threads & (_threads(c) <= arch.threads_per_block)
 
 
-def _fits_sm_reason(c: KernelConfig, problem: Problem, arch: Arch) -> str:
+def _fits_sm_reason(c: Sm90WsConfig, problem: Problem, arch: Arch) -> str:
     smem = c.ctas_per_sm * (geo.smem_bytes(c) + arch.smem_reserved_bytes)
     threads = c.ctas_per_sm * geo.threads(c)
     return (
@@ -175,7 +135,7 @@ def _forms_cluster(c: Choice, problem: Problem, arch: Arch) -> Any:
     return (c.cluster_m * c.cluster_n <= MULTICAST_CTAS) & (_cluster_ctas(c) <= arch.cluster_size_max)
 
 
-def _forms_cluster_reason(c: KernelConfig, problem: Problem, arch: Arch) -> str:
+def _forms_cluster_reason(c: Sm90WsConfig, problem: Problem, arch: Arch) -> str:
     return (
         f"a cluster of {c.cluster_m} x {c.cluster_n} CTAs with split-K {c.split_k}: multicast takes at most "
         f"{MULTICAST_CTAS} CTAs, a cluster {arch.cluster_size_max}"
@@ -187,7 +147,7 @@ def _splits_k(c: Choice, problem: Problem, arch: Arch) -> Any:
     return np.equal(c.split_k, 1) | able
 
 
-def _splits_k_reason(c: KernelConfig, problem: Problem, arch: Arch) -> str:
+def _splits_k_reason(c: Sm90WsConfig, problem: Problem, arch: Arch) -> str:
     return (
         f"split-K {c.split_k} needs the coop schedule, the direct epilogue and no persistence; "
         f"this is {c.schedule}, {c.epilogue}, persistent {c.persistent}"
@@ -195,7 +155,7 @@ def _splits_k_reason(c: KernelConfig, problem: Problem, arch: Arch) -> str:
 
 
 def _has_k_to_split(c: Choice, problem: Problem, arch: Arch) -> Any:
-    return c.split_k <= geo.ceil_div(problem.k, c.tile_k)
+    return c.split_k <= ceil_div(problem.k, c.tile_k)
 
 
 def _slices_whole(c: Choice, problem: Problem, arch: Arch) -> Any:
@@ -204,7 +164,7 @@ def _slices_whole(c: Choice, problem: Problem, arch: Arch) -> Any:
     return a_slices & np.equal(b_extent % (c.cluster_m * SWIZZLE_ROWS), 0)
 
 
-def _slices_whole_reason(c: KernelConfig, problem: Problem, arch: Arch) -> str:
+def _slices_whole_reason(c: Sm90WsConfig, problem: Problem, arch: Arch) -> str:
     b_extent = c.tile_n if problem.layout == "tn" else c.tile_k
     return (
         f"multicast slices of {c.tile_m / c.cluster_n:g} rows of A and {b_extent / c.cluster_m:g} of B "
@@ -220,24 +180,25 @@ def _aligned(c: Choice, problem: Problem, arch: Arch) -> Any:
     return problem.k % 8 == 0 and (problem.layout == "tn" or problem.n % 8 == 0)
 
 
-def _aligned_reason(c: KernelConfig, problem: Problem, arch: Arch) -> str:
+def _aligned_reason(c: Sm90WsConfig, problem: Problem, arch: Arch) -> str:
     name, extent = ("k", problem.k) if problem.k % 8 else ("n", problem.n)
     row = geo.ELEMENT_BYTES * extent
-    return f"{name} = {extent} gives rows of {row} bytes; TMA needs 16-byte row strides, so {name} % 8 == 0"
+    needed = f"TMA needs 16-byte row strides, so {name} % 8 == 0; family sm80_mma does without"
+    return f"{name} = {extent} gives rows of {row} bytes; {needed}"
 
 
 def _k_rounded(problem: Problem) -> int:
-    return geo.ceil_div(problem.k, 64) * 64
+    return int(ceil_div(problem.k, 64)) * 64
 
 
 def _addressable(c: Choice, problem: Problem, arch: Arch) -> Any:
     rows = _tiles_m(c, problem) * c.tile_m * c.cluster_m <= INT32_MAX
     columns = _tiles_n(c, problem) * c.tile_n * c.cluster_n <= INT32_MAX
-    depth = geo.ceil_div(problem.k, c.tile_k) * c.tile_k <= INT32_MAX
+    depth = ceil_div(problem.k, c.tile_k) * c.tile_k <= INT32_MAX
     return rows & columns & depth & (_clusters(c, problem) * _cluster_ctas(c) <= INT32_MAX)
 
 
-def _addressable_reason(c: KernelConfig, problem: Problem, arch: Arch) -> str:
+def _addressable_reason(c: Sm90WsConfig, problem: Problem, arch: Arch) -> str:
     ctas = int(_clusters(c, problem) * _cluster_ctas(c))
     return (
         f"{problem.mnk} padded to whole tiles, or its {ctas} CTAs, exceed the {INT32_MAX} of a 32-bit tile coordinate"
@@ -249,7 +210,7 @@ def _raster_matters(c: Choice, problem: Problem, arch: Arch) -> Any:
     return grid_2d | (np.equal(c.raster, "m") & np.equal(c.group, 1))
 
 
-def _raster_matters_reason(c: KernelConfig, problem: Problem, arch: Arch) -> str:
+def _raster_matters_reason(c: Sm90WsConfig, problem: Problem, arch: Arch) -> str:
     tiles_m, tiles_n = geo.cluster_tiles(c, problem.m, problem.n)
     return (
         f"{tiles_m} x {tiles_n} cluster tiles are one line: raster {c.raster} group {c.group} runs in the same order "
@@ -265,7 +226,7 @@ def _group_fits(c: Choice, problem: Problem, arch: Arch) -> Any:
     return (c.group < _raster_tiles(c, problem)) | np.equal(c.group, 1)
 
 
-def _group_fits_reason(c: KernelConfig, problem: Problem, arch: Arch) -> str:
+def _group_fits_reason(c: Sm90WsConfig, problem: Problem, arch: Arch) -> str:
     other = "n" if c.raster == "m" else "m"
     return (
         f"raster group {c.group} covers all {int(_raster_tiles(c, problem))} cluster tiles along {c.raster}: "
@@ -277,7 +238,7 @@ def _persistence_matters(c: Choice, problem: Problem, arch: Arch) -> Any:
     return np.equal(c.persistent, False) | (_clusters(c, problem) > _wave(c, arch))
 
 
-def _persistence_matters_reason(c: KernelConfig, problem: Problem, arch: Arch) -> str:
+def _persistence_matters_reason(c: Sm90WsConfig, problem: Problem, arch: Arch) -> str:
     clusters, wave = int(_clusters(c, problem)), int(_wave(c, arch))
     return f"{clusters} clusters fit one wave of {wave}: persistent launches the same grid as not persistent"
 
@@ -342,9 +303,7 @@ RULES: tuple[Rule, ...] = (
         "split_k_depth",
         ("tile_k", "split_k"),
         _has_k_to_split,
-        lambda c, p, a: (
-            f"split-K {c.split_k} exceeds the {geo.ceil_div(p.k, c.tile_k)} K tiles of {c.tile_k} in k = {p.k}"
-        ),
+        lambda c, p, a: f"split-K {c.split_k} exceeds the {ceil_div(p.k, c.tile_k)} K tiles of {c.tile_k} in k = {p.k}",
         by_size=True,
     ),
     Rule("size", (*_TILING, "tile_k", "split_k"), _addressable, _addressable_reason, by_size=True),

@@ -1,0 +1,93 @@
+"""A few configurations of different kinds for a shape nobody searched."""
+
+from __future__ import annotations
+
+from cudal2.arch import Arch
+from cudal2.errors import NothingValidError
+from cudal2.problem import Problem
+from cudal2.space.config import KernelConfig, Sm80MmaConfig, Sm90WsConfig
+from cudal2.space.families import FAMILIES, SM80_MMA, family_on
+from cudal2.space.rule import ceil_div
+from cudal2.space.sm80_mma.rules import copy_bytes
+from cudal2.space.space import SearchSpace
+
+#: Large tiles, small ones, a split of K, many CTAs for output-bound shapes.
+_SM90_WS = (
+    Sm90WsConfig(128, 256, 64, 4, "coop", 2, 1, 1, 1, "tma", 1, "m", 8, True),
+    Sm90WsConfig(128, 128, 64, 6, "pingpong", 2, 1, 1, 1, "tma", 1, "m", 8, True),
+    Sm90WsConfig(128, 128, 64, 4, "coop", 2, 1, 1, 1, "tma", 1, "m", 1, False),
+    Sm90WsConfig(64, 128, 64, 4, "coop", 1, 1, 1, 1, "tma", 1, "m", 1, False),
+    Sm90WsConfig(64, 64, 64, 6, "coop", 1, 1, 1, 1, "tma", 1, "m", 1, False),
+    Sm90WsConfig(64, 64, 64, 4, "coop", 1, 1, 1, 4, "direct", 1, "m", 1, False),
+    Sm90WsConfig(64, 32, 64, 6, "coop", 1, 1, 1, 1, "direct", 1, "m", 1, False),
+    Sm90WsConfig(64, 64, 64, 2, "coop", 1, 1, 1, 1, "direct", 1, "m", 1, False),
+)
+#: Tile of C, warps and CTAs per SM, largest tile first.
+_SM80_MMA = (
+    (128, 128, 2, 2, 2),
+    (128, 128, 2, 4, 1),
+    (128, 64, 2, 2, 2),
+    (64, 64, 2, 2, 3),
+    (32, 64, 1, 4, 4),
+    (32, 32, 2, 2, 4),
+    (16, 64, 1, 4, 4),
+)
+
+
+def default_configs(problem: Problem, arch: Arch, family: str = "") -> list[KernelConfig]:
+    """Legal ones of the named family, or of the first on the architecture that has any.
+
+    Raises:
+        NothingValidError: None of them is legal here.
+    """
+    reasons: set[str] = set()
+    for name in [family] if family else [one.name for one in FAMILIES.values() if one.runs_on(arch)]:
+        space = SearchSpace(arch, family=name)
+        configs: tuple[KernelConfig, ...] = _SM90_WS if name == Sm90WsConfig.family else sm80_mma_configs(problem)
+        legal = [config for config in configs if not space.explain(config, problem)]
+        if legal:
+            return legal
+        reasons |= {reason for config in configs for reason in space.explain(config, problem)}
+    raise NothingValidError(
+        f"{problem.mnk}: no default configuration is legal ({min(reasons)}): give one with --config"
+    )
+
+
+def sm80_mma_configs(problem: Problem) -> tuple[Sm80MmaConfig, ...]:
+    """For any sizes: stages as deep as K allows, copies as wide as the rows do; largest tile first."""
+    tile_k = next((depth for depth in (64, 32) if depth <= problem.k), 16)
+    stages = min(4 if tile_k == 64 else 5, max(2, ceil_div(problem.k, tile_k) + 1))
+    return tuple(
+        Sm80MmaConfig(
+            tile_m=tile_m,
+            tile_n=tile_n,
+            tile_k=tile_k if tile_m * tile_n <= 64 * 64 else min(tile_k, 32),
+            stages=stages,
+            warps_m=warps_m,
+            warps_n=warps_n,
+            smem_layout="swizzle",
+            fragments=2 if tile_k >= 32 else 1,
+            prefetch="plain",
+            epilogue="wide" if problem.n % 8 == 0 else "direct",
+            copy_bytes=copy_bytes(problem),
+            ctas_per_sm=ctas_per_sm,
+            raster="m",
+            group=8 if ceil_div(problem.m, tile_m) > 8 and problem.n > tile_n else 1,
+        )
+        for tile_m, tile_n, warps_m, warps_n, ctas_per_sm in _SM80_MMA
+    )
+
+
+def fallback_config(problem: Problem, arch: Arch) -> KernelConfig | None:
+    """What to run where the architecture's first family cannot take the sizes at all; ``None`` where it can.
+
+    The largest tile that still fills the multiprocessors once, else the smallest.
+    """
+    try:
+        configs = default_configs(problem, arch)
+    except NothingValidError:
+        return None
+    if not all(isinstance(config, Sm80MmaConfig) for config in configs) or family_on(arch) is SM80_MMA:
+        return None
+    tiles = [ceil_div(problem.m, config.tile_m) * ceil_div(problem.n, config.tile_n) for config in configs]
+    return next((config for config, count in zip(configs, tiles, strict=True) if count >= arch.sm_count), configs[-1])

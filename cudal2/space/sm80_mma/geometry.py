@@ -1,0 +1,87 @@
+"""What a configuration implies: constants, threads, shared memory, grid. Derived, never searched.
+
+``kernels/include/cudal2/sm80_mma.cuh`` derives the same values and asserts that they agree.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from cudal2.problem import Acc, Layout
+from cudal2.space.config import Sm80MmaConfig
+from cudal2.space.rule import ceil_div
+
+ELEMENT_BYTES = 2
+WARP = 32
+#: What a lane hands to ldmatrix, the unit of the swizzle, and the padding of a row.
+CHUNK_BYTES = 16
+#: Rows, columns and depth of the blocks a warp works in: ldmatrix.x4 and a pair of mma.m16n8k16.
+BLOCK = 16
+
+
+def threads(config: Sm80MmaConfig) -> int:
+    """Threads of one CTA."""
+    return WARP * config.warps_m * config.warps_n
+
+
+def stage_bytes(config: Sm80MmaConfig) -> int:
+    """Bytes of A and B in one stage; padding is as for the layout of B that has more rows in it."""
+    elements = (config.tile_m + config.tile_n) * config.tile_k
+    rows = config.tile_m + max(config.tile_n, config.tile_k) if config.smem_layout == "pad" else 0
+    return elements * ELEMENT_BYTES + rows * CHUNK_BYTES
+
+
+def store_bytes(config: Sm80MmaConfig) -> int:
+    """The tile of C on its way through shared memory, rows padded; it reuses the stages."""
+    return config.tile_m * (config.tile_n * ELEMENT_BYTES + CHUNK_BYTES) if config.epilogue == "wide" else 0
+
+
+def smem_bytes(config: Sm80MmaConfig) -> int:
+    """Dynamic shared memory of one CTA."""
+    return max(config.stages * stage_bytes(config), store_bytes(config))
+
+
+def tiles(config: Sm80MmaConfig, m: int, n: int) -> tuple[int, int]:
+    """CTA tiles along M and N."""
+    return ceil_div(m, config.tile_m), ceil_div(n, config.tile_n)
+
+
+def cluster_size(config: Sm80MmaConfig) -> int:
+    """CTAs of one cluster: there are none."""
+    return 1
+
+
+def grid_ctas(config: Sm80MmaConfig, m: int, n: int, sm_count: int) -> int:
+    """CTAs to launch: one per tile."""
+    tiles_m, tiles_n = tiles(config, m, n)
+    return tiles_m * tiles_n
+
+
+def constants(config: Sm80MmaConfig, acc: Acc, layout: Layout) -> dict[str, Any]:
+    """Everything the template may ask for; run-time axes are left out, so that they share cubins."""
+    return {
+        "build_name": config.build_name,
+        "acc": acc,
+        "layout": layout,
+        "tile_m": config.tile_m,
+        "tile_n": config.tile_n,
+        "tile_k": config.tile_k,
+        "stages": config.stages,
+        "warps_m": config.warps_m,
+        "warps_n": config.warps_n,
+        "swizzle": config.smem_layout == "swizzle",
+        "fragments": config.fragments,
+        "staggered": config.prefetch == "staggered",
+        "epilogue_wide": config.epilogue == "wide",
+        "copy_bytes": config.copy_bytes,
+        "ctas_per_sm": config.ctas_per_sm,
+        "acc_fp16": acc == "fp16",
+        "b_k_major": layout == "tn",
+        "threads": threads(config),
+        "smem_bytes": smem_bytes(config),
+    }
+
+
+def register_pool(config: Sm80MmaConfig) -> int:
+    """Registers that move between warps: none do."""
+    return 0

@@ -1,0 +1,229 @@
+"""The legality rules of the ``sm80_mma`` space: each a named predicate and a sentence that says why not."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from cudal2.arch import Arch
+from cudal2.problem import Problem
+from cudal2.space.config import Sm80MmaConfig
+from cudal2.space.rule import INT32_MAX, PARTITIONS, WARP, Choice, Rule, ceil_div, lifted
+from cudal2.space.sm80_mma import geometry as geo
+
+#: Registers a thread needs beside accumulators and fragments: addresses, predicates, loop state. Of 130 compiles (NVRTC
+#: 13.0) 2 in 71 spill, up to 16 bytes, with 40 to 55 to spare; 1 in 35 with 32 to 39; 12 in 15 with 20 to 31.
+WORKING_REGISTERS = 40
+#: Chunks of a stage that one thread copies; unrolled, more of them cost instruction cache and seconds of compiling.
+CHUNKS_PER_THREAD = 32
+
+_BODY_AXES = ("tile_m", "tile_n", "tile_k", "stages", "smem_layout", "epilogue")
+_smem = lifted(geo.smem_bytes, *_BODY_AXES)
+_WARP_AXES = ("tile_m", "tile_n", "warps_m", "warps_n")
+
+
+def copy_bytes(problem: Problem) -> int:
+    """Widest copy that every row of A and B allows: rows start on multiples of it."""
+    pitch = geo.ELEMENT_BYTES * (problem.k if problem.layout == "tn" else int(np.gcd(problem.k, problem.n)))
+    return next(width for width in (16, 8, 4, 2) if pitch % width == 0)
+
+
+def register_cap(choice: Choice, arch: Arch) -> Any:
+    """Registers one thread may use."""
+    warps = ceil_div(choice.ctas_per_sm * choice.warps_m * choice.warps_n, PARTITIONS)
+    share = arch.registers_per_sm // PARTITIONS // (warps * WARP) // 8 * 8
+    return np.minimum(share, arch.registers_per_thread)
+
+
+def accumulator_registers(choice: Choice, problem: Problem) -> Any:
+    """Accumulator registers per thread."""
+    elements = choice.tile_m * choice.tile_n // (choice.warps_m * choice.warps_n * WARP)
+    return elements if problem.acc == "fp32" else elements // 2
+
+
+def fragment_registers(choice: Choice) -> Any:
+    """Fragments of one step: four registers for each block of 16 rows of A and of 16 columns of B."""
+    blocks = choice.tile_m // (geo.BLOCK * choice.warps_m) + choice.tile_n // (geo.BLOCK * choice.warps_n)
+    return 4 * blocks * choice.fragments
+
+
+def _chunks(choice: Choice) -> Any:
+    """Chunks of A and B that one thread copies into a stage."""
+    elements = geo.CHUNK_BYTES // geo.ELEMENT_BYTES * choice.warps_m * choice.warps_n * WARP
+    return ceil_div((choice.tile_m + choice.tile_n) * choice.tile_k, elements)
+
+
+def staging_registers(choice: Choice) -> Any:
+    """Elements on their way to shared memory that cp.async cannot carry, one register each."""
+    elements = geo.CHUNK_BYTES // geo.ELEMENT_BYTES * _chunks(choice)
+    return np.where(np.equal(choice.copy_bytes, geo.ELEMENT_BYTES), elements, 0)
+
+
+def _needed(choice: Choice, problem: Problem) -> Any:
+    held = accumulator_registers(choice, problem) + fragment_registers(choice) + staging_registers(choice)
+    return held + WORKING_REGISTERS
+
+
+def _tiles_m(choice: Choice, problem: Problem) -> Any:
+    return ceil_div(problem.m, choice.tile_m)
+
+
+def _tiles_n(choice: Choice, problem: Problem) -> Any:
+    return ceil_div(problem.n, choice.tile_n)
+
+
+def _k_rounded(problem: Problem) -> int:
+    return int(ceil_div(problem.k, geo.BLOCK)) * geo.BLOCK
+
+
+def _copies(c: Choice, problem: Problem, arch: Arch) -> Any:
+    return np.equal(c.copy_bytes, copy_bytes(problem))
+
+
+def _copies_reason(c: Sm80MmaConfig, problem: Problem, arch: Arch) -> str:
+    sizes = f"k = {problem.k}" + ("" if problem.layout == "tn" else f" and n = {problem.n}")
+    return f"rows of {sizes} elements are copied {copy_bytes(problem)} bytes at a time, not {c.copy_bytes}"
+
+
+def _splits_tile(c: Choice, problem: Problem, arch: Arch) -> Any:
+    rows = np.equal(c.tile_m % (c.warps_m * geo.BLOCK), 0)
+    return rows & np.equal(c.tile_n % (c.warps_n * geo.BLOCK), 0)
+
+
+def _splits_tile_reason(c: Sm80MmaConfig, problem: Problem, arch: Arch) -> str:
+    return (
+        f"{c.warps_m} x {c.warps_n} warps take {c.tile_m / c.warps_m:g} x {c.tile_n / c.warps_n:g} of "
+        f"{c.tile_m} x {c.tile_n} each; it must be whole blocks of {geo.BLOCK} x {geo.BLOCK}"
+    )
+
+
+def _buffers(c: Choice, problem: Problem, arch: Arch) -> Any:
+    return np.equal(c.fragments, 1) | (c.tile_k >= 2 * geo.BLOCK)
+
+
+def _buffers_reason(c: Sm80MmaConfig, problem: Problem, arch: Arch) -> str:
+    return f"tile_k {c.tile_k} is one step of {geo.BLOCK}: a second fragment buffer needs two"
+
+
+def _shares_copies(c: Choice, problem: Problem, arch: Arch) -> Any:
+    return _chunks(c) <= CHUNKS_PER_THREAD
+
+
+def _shares_copies_reason(c: Sm80MmaConfig, problem: Problem, arch: Arch) -> str:
+    return f"{geo.threads(c)} threads copy {int(_chunks(c))} chunks of a stage each; the limit is {CHUNKS_PER_THREAD}"
+
+
+def _fits_registers(c: Choice, problem: Problem, arch: Arch) -> Any:
+    return _needed(c, problem) <= register_cap(c, arch)
+
+
+def _fits_registers_reason(c: Sm80MmaConfig, problem: Problem, arch: Arch) -> str:
+    accumulators, fragments = int(accumulator_registers(c, problem)), int(fragment_registers(c))
+    staging = int(staging_registers(c))
+    staged = f"{staging} staging, " if staging else ""
+    return (
+        f"{accumulators} accumulator, {fragments} fragment, {staged}{WORKING_REGISTERS} working registers per thread "
+        f"exceed the {int(register_cap(c, arch))} it has"
+    )
+
+
+def _fits_smem(c: Choice, problem: Problem, arch: Arch) -> Any:
+    return _smem(c) <= arch.smem_bytes_per_block
+
+
+def _fits_smem_reason(c: Sm80MmaConfig, problem: Problem, arch: Arch) -> str:
+    return f"{geo.smem_bytes(c)} bytes of shared memory exceed the {arch.smem_bytes_per_block} a CTA may have"
+
+
+def _fits_sm(c: Choice, problem: Problem, arch: Arch) -> Any:
+    smem = c.ctas_per_sm * (_smem(c) + arch.smem_reserved_bytes) <= arch.smem_bytes_per_sm
+    return smem & (c.ctas_per_sm * c.warps_m * c.warps_n * WARP <= arch.threads_per_sm)
+
+
+def _fits_sm_reason(c: Sm80MmaConfig, problem: Problem, arch: Arch) -> str:
+    smem = c.ctas_per_sm * (geo.smem_bytes(c) + arch.smem_reserved_bytes)
+    return (
+        f"{c.ctas_per_sm} CTAs per SM take {smem} bytes of shared memory and {c.ctas_per_sm * geo.threads(c)} threads; "
+        f"an SM has {arch.smem_bytes_per_sm} bytes and {arch.threads_per_sm} threads"
+    )
+
+
+def _addressable(c: Choice, problem: Problem, arch: Arch) -> Any:
+    tiles_m, tiles_n = _tiles_m(c, problem), _tiles_n(c, problem)
+    inside = (tiles_m * c.tile_m <= INT32_MAX) & (tiles_n * c.tile_n <= INT32_MAX)
+    # One K tile more: the place of the next copy is reckoned ahead.
+    depth = (ceil_div(problem.k, c.tile_k) + 1) * c.tile_k <= INT32_MAX
+    return inside & depth & (tiles_m * tiles_n <= INT32_MAX)
+
+
+def _addressable_reason(c: Sm80MmaConfig, problem: Problem, arch: Arch) -> str:
+    ctas = int(_tiles_m(c, problem) * _tiles_n(c, problem))
+    return f"{problem.mnk} padded to whole tiles, or its {ctas} CTAs, exceed the {INT32_MAX} of a 32-bit coordinate"
+
+
+def _stages_fill(c: Choice, problem: Problem, arch: Arch) -> Any:
+    return c.stages <= np.maximum(2, ceil_div(problem.k, c.tile_k) + 1)
+
+
+def _stages_fill_reason(c: Sm80MmaConfig, problem: Problem, arch: Arch) -> str:
+    k_tiles = int(ceil_div(problem.k, c.tile_k))
+    return f"{c.stages} stages prefetch {c.stages - 1} K tiles; k = {problem.k} has {k_tiles}"
+
+
+def _raster_matters(c: Choice, problem: Problem, arch: Arch) -> Any:
+    grid_2d = (_tiles_m(c, problem) > 1) & (_tiles_n(c, problem) > 1)
+    return grid_2d | (np.equal(c.raster, "m") & np.equal(c.group, 1))
+
+
+def _raster_matters_reason(c: Sm80MmaConfig, problem: Problem, arch: Arch) -> str:
+    tiles_m, tiles_n = geo.tiles(c, problem.m, problem.n)
+    return (
+        f"{tiles_m} x {tiles_n} tiles are one line: raster {c.raster} group {c.group} runs in the same order as "
+        "raster m group 1"
+    )
+
+
+def _raster_tiles(c: Choice, problem: Problem) -> Any:
+    return np.where(np.equal(c.raster, "m"), _tiles_m(c, problem), _tiles_n(c, problem))
+
+
+def _group_fits(c: Choice, problem: Problem, arch: Arch) -> Any:
+    return (c.group < _raster_tiles(c, problem)) | np.equal(c.group, 1)
+
+
+def _group_fits_reason(c: Sm80MmaConfig, problem: Problem, arch: Arch) -> str:
+    other = "n" if c.raster == "m" else "m"
+    return (
+        f"raster group {c.group} covers all {int(_raster_tiles(c, problem))} tiles along {c.raster}: the same order as "
+        f"raster {other} group 1"
+    )
+
+
+_RASTER_AXES = ("tile_m", "tile_n", "raster", "group")
+
+RULES: tuple[Rule, ...] = (
+    Rule("copy_width", ("copy_bytes",), _copies, _copies_reason, by_size=True),
+    Rule("warps_split_tile", _WARP_AXES, _splits_tile, _splits_tile_reason),
+    Rule("fragment_buffers", ("tile_k", "fragments"), _buffers, _buffers_reason),
+    Rule("chunks_per_thread", (*_WARP_AXES, "tile_k"), _shares_copies, _shares_copies_reason),
+    Rule(
+        "registers",
+        (*_WARP_AXES, "tile_k", "fragments", "copy_bytes", "ctas_per_sm"),
+        _fits_registers,
+        _fits_registers_reason,
+    ),
+    Rule("shared_memory", _BODY_AXES, _fits_smem, _fits_smem_reason),
+    Rule("occupancy", (*_BODY_AXES, "warps_m", "warps_n", "ctas_per_sm"), _fits_sm, _fits_sm_reason),
+    Rule(
+        "tile_k_padding",
+        ("tile_k",),
+        lambda c, p, a: c.tile_k <= _k_rounded(p),
+        lambda c, p, a: f"tile_k {c.tile_k} exceeds k = {p.k} rounded up to {_k_rounded(p)}: the rest would be zeros",
+        by_size=True,
+    ),
+    Rule("size", ("tile_m", "tile_n", "tile_k"), _addressable, _addressable_reason, by_size=True),
+    Rule("stages_depth", ("tile_k", "stages"), _stages_fill, _stages_fill_reason, by_size=True),
+    Rule("raster_single", _RASTER_AXES, _raster_matters, _raster_matters_reason, by_size=True),
+    Rule("group_too_big", _RASTER_AXES, _group_fits, _group_fits_reason, by_size=True),
+)

@@ -1,0 +1,225 @@
+"""Two kernel families through everything that is generic over them: names, records, replay, tables, search."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from fabricated_recording import FINGERPRINT
+
+from cudal2.arch import ARCHS, SM80, SM90
+from cudal2.bench.evaluate import table_configs
+from cudal2.cli import arguments as shared
+from cudal2.errors import NothingValidError, RecordError, UsageError
+from cudal2.problem import Problem
+from cudal2.records.measurement import Measurement, Status
+from cudal2.records.recording import Recording, read_records
+from cudal2.runners.replay import ReplayRunner
+from cudal2.search.analytic import columns_of, predict_us
+from cudal2.search.base import Budget, search
+from cudal2.search.strategies import STRATEGIES
+from cudal2.settings import SpaceSettings, load_space
+from cudal2.space.config import KernelConfig, Sm80MmaConfig, Sm90WsConfig
+from cudal2.space.defaults import default_configs, fallback_config
+from cudal2.space.families import FAMILIES, family_of, family_on
+from cudal2.space.space import SearchSpace
+from cudal2.table import Entry, Header, KernelTable
+
+MMA = Sm80MmaConfig(64, 64, 32, 3, 2, 2, "swizzle", 2, "plain", "wide", 16, 2, "m", 1)
+WS = Sm90WsConfig(64, 64, 64, 2, "coop", 1, 1, 1, 1, "tma", 1, "m", 1, False)
+ODD = Problem(123, 456, 789)
+SPACE = SpaceSettings(
+    axes={
+        "tile_m": (32, 64),
+        "tile_n": (64, 128),
+        "tile_k": (32,),
+        "warps_m": (2,),
+        "warps_n": (2,),
+        "stages": (2, 3),
+        "fragments": (2,),
+        "prefetch": ("plain",),
+        "ctas_per_sm": (1,),
+        "group": (1, 4),
+    },
+    name="tiny",
+    family="sm80_mma",
+)
+
+
+@pytest.mark.parametrize("config", [MMA, WS], ids=lambda config: config.family)
+def test_a_configuration_survives_its_json_and_its_name(config: KernelConfig) -> None:
+    again = KernelConfig.from_dict(config.to_dict())
+    assert again == config and type(again) is type(config)
+    assert shared.config(config.name) == config
+    assert type(shared.config(config.build_name)) is type(config)
+    assert family_of(config).config is type(config)
+
+
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        ({**MMA.to_dict(), "family": "sm80_other"}, "sm80_other"),
+        ({**MMA.to_dict(), "family": "sm90_ws"}, "warps_m"),
+        ({**MMA.to_dict(), "family": []}, "family"),
+        ({**MMA.to_dict(), "smem_layout": "tma"}, "smem_layout"),
+        ({**MMA.to_dict(), "warps_m": True}, "warps_m"),
+    ],
+)
+def test_a_configuration_of_no_family_is_refused(values: dict[str, object], words: str) -> None:
+    with pytest.raises(UsageError, match=words):
+        KernelConfig.from_dict(values)
+
+
+def test_a_value_off_the_axis_is_refused_by_the_family() -> None:
+    with pytest.raises(UsageError, match="copy_bytes"):
+        shared.config(replace(MMA, copy_bytes=32).name)
+
+
+def test_each_architecture_has_its_first_family() -> None:
+    assert {name: family_on(arch).name for name, arch in ARCHS.items()} == {
+        "sm90": "sm90_ws",
+        "sm80": "sm80_mma",
+        "sm86": "sm80_mma",
+    }
+    with pytest.raises(UsageError, match="does not run on sm80: choose sm80_mma"):
+        SearchSpace(SM80, family="sm90_ws")
+    with pytest.raises(UsageError, match="is of family sm80_mma, not sm90_ws"):
+        SearchSpace(SM90, SPACE, "sm90_ws")
+
+
+def test_a_family_survives_pickling_as_itself() -> None:
+    for family in FAMILIES.values():
+        assert pickle.loads(pickle.dumps(family)) is family
+    space = SearchSpace(SM90, SPACE)
+    assert copy.deepcopy(space).legal_count(ODD) == space.legal_count(ODD)
+
+
+def test_a_space_knows_its_own_family_only() -> None:
+    space = SearchSpace(family="sm80_mma")
+    assert space.explain(MMA, Problem(512, 512, 512)) == []
+    assert space.explain(WS, Problem(512, 512, 512))[0].startswith("family: sm90_ws is not sm80_mma")
+    with pytest.raises(UsageError, match="this space holds sm80_mma"):
+        space.flat(WS)
+    for flat in space.legal_flat(ODD)[::5_000]:
+        assert space.flat(space.from_flat(int(flat))) == flat
+
+
+def test_the_settings_name_a_family() -> None:
+    assert load_space("sm80").family == load_space("sm80_record").family == "sm80_mma"
+    assert SearchSpace(SM90, load_space("sm80")).family.name == "sm80_mma"
+    assert SearchSpace(SM80).digest == SearchSpace(SM80, load_space("sm80")).digest
+    for mnk in ("64_64_64", "64_4096_64", "4096_4096_4096", "64_64_16384", "256_16384_128"):
+        assert 20 <= SearchSpace(SM90, load_space("sm80_record")).legal_count(Problem.parse(mnk)) <= 400
+
+
+# Defaults
+
+
+def test_defaults_are_legal_on_every_kind_of_shape() -> None:
+    for mnk in ("64_64_64", "64_4096_64", "16384_16384_16384", "64_64_16384", "1000_104_88"):
+        problem = Problem.parse(mnk)
+        for family in FAMILIES:
+            chosen, space = default_configs(problem, SM90, family), SearchSpace(family=family)
+            assert chosen and all(not space.explain(config, problem) for config in chosen)
+        assert default_configs(problem, SM90) == default_configs(problem, SM90, "sm90_ws")
+        assert fallback_config(problem, SM90) is None, "the table's family can take it"
+
+
+@pytest.mark.parametrize("mnk", ["123_456_789", "1_1_1", "1_4096_4097", "4097_33_129", "64_64_7", "9000_8999_4001"])
+def test_odd_shapes_get_kernels_that_can_take_them(mnk: str) -> None:
+    for layout in ("tn", "nn"):
+        problem = Problem.parse(mnk, layout=layout)  # type: ignore[arg-type]
+        chosen, space = default_configs(problem, SM90), SearchSpace(family="sm80_mma")
+        assert chosen and all(not space.explain(config, problem) for config in chosen)
+        fallback = fallback_config(problem, SM90)
+        assert fallback in chosen
+        with pytest.raises(NothingValidError, match="--config"):
+            default_configs(problem, SM90, "sm90_ws")
+    assert default_configs(Problem.parse(mnk), SM80) and fallback_config(Problem.parse(mnk), SM80) is None
+
+
+# Records and replay
+
+
+def made_up(problem: Problem, config: KernelConfig) -> Measurement:
+    time_us = 1.0 + config.tile_m / problem.m + 0.1 * config.stages
+    return Measurement(problem, config.family, config, Status.CORRECT, times_us=(time_us,) * 3, ref_times_us=(2.0,) * 3)
+
+
+def test_a_recording_of_the_family_is_published_loaded_searched_and_replayed(tmp_path: Path) -> None:
+    space, path = SearchSpace(SM90, SPACE), tmp_path / "mma.parquet"
+    problems = [ODD, Problem(256, 512, 96)]
+    rows = [made_up(problem, config) for problem in problems for config in space.enumerate(problem)]
+    Recording.publish(rows, path, [FINGERPRINT], space)
+    recording = Recording.load(path)
+    assert recording.space.family.name == recording.metadata.family == "sm80_mma"
+    assert recording.space.digest == space.digest
+    assert sorted(row.config.name for row in read_records(path).measurements if row.config) == sorted(
+        row.config.name for row in rows if row.config
+    )
+    runner = ReplayRunner(recording)
+    for problem in problems:
+        assert recording.missing(problem) == 0
+        best = search("exhaustive", STRATEGIES["exhaustive"], runner, problem, Budget(None), 0).best
+        assert best is not None and best.config is not None and best.config.tile_m == 32
+        assert search("analytic", STRATEGIES["analytic"], runner, problem, Budget(4), 0).best is not None
+
+
+def test_one_recording_holds_one_family(tmp_path: Path) -> None:
+    problem = Problem(256, 512, 96)
+    with pytest.raises(RecordError, match="one kernel family"):
+        Recording.from_measurements([made_up(problem, MMA), made_up(problem, WS)], [FINGERPRINT])
+    with pytest.raises(RecordError, match="one kernel family"):
+        Recording.publish([made_up(problem, WS)], tmp_path / "x.parquet", [FINGERPRINT], SearchSpace(SM90, SPACE))
+    alone = Recording.from_measurements([made_up(problem, MMA)], [FINGERPRINT])
+    assert alone.space.family.name == "sm80_mma"
+
+
+def test_the_model_and_the_observation_take_any_family() -> None:
+    space, problem = SearchSpace(family="sm80_mma"), Problem(1000, 2000, 3000)
+    legal = space.legal_flat(problem)[::997]
+    times = predict_us(columns_of(space, legal), problem)
+    assert np.isfinite(times).all() and (times > 0).all() and np.unique(times).size > 10
+
+
+# Tables
+
+
+def entry(mnk: str, config: KernelConfig) -> Entry:
+    m, n, k = map(int, mnk.split("_"))
+    return Entry(m, n, k, config, None, 3.0, 4.0, "final")
+
+
+def test_a_table_serves_each_shape_by_a_family_that_can_take_it() -> None:
+    header = Header.from_fingerprint(FINGERPRINT, "fp32", "tn")
+    odd = replace(MMA, copy_bytes=2, group=4)
+    table = KernelTable(header, [entry("256_512_512", WS), entry("200_300_511", odd), entry("256_256_512", MMA)])
+    found = {mnk: table.best(*map(int, mnk.split("_"))) for mnk in ("256_512_512", "200_299_513", "240_500_513")}
+    assert {mnk: best.config.family for mnk, best in found.items() if best and best.config} == {
+        "256_512_512": "sm90_ws",
+        "200_299_513": "sm80_mma",
+        "240_500_513": "sm80_mma",
+    }
+    assert found["200_299_513"].config == replace(odd, group=2), "four rows of tiles: a smaller group, the same cubin"
+    text = table.to_text()
+    assert '"family": "sm80_mma"' in text and '"family": "sm90_ws"' in text
+
+
+def test_eval_takes_the_family_that_can_where_the_table_has_nothing() -> None:
+    table = KernelTable(Header.from_fingerprint(FINGERPRINT, "fp32", "tn"), [entry("256_512_512", WS)])
+    assert table_configs(Problem(256, 512, 512), table, SM90)[0] == [WS]
+    configs, why = table_configs(ODD, table, SM90)
+    assert {config.family for config in configs} == {"sm80_mma"}
+    assert "the table has nothing near for 123_456_789" in why
+
+
+def test_a_mixed_table_is_read_back(tmp_path: Path) -> None:
+    table = KernelTable(
+        Header.from_fingerprint(FINGERPRINT, "fp32", "tn"), [entry("256_512_512", WS), entry("1_2_3", MMA)]
+    )
+    table.save(tmp_path / "t.json")
+    assert KernelTable.load(tmp_path / "t.json").entries == table.entries

@@ -1,0 +1,133 @@
+"""The ``sm80_mma`` kernel itself, compiled for the CPU: every thread a fiber, every instruction of it emulated.
+
+Proves without a GPU that every element of A and B lands where mma expects it, that nothing outside the matrices is read
+into the result or written, that no wait or barrier is missing, and that matrix loads meet no bank conflict. Copies land
+either at the wait that must have seen them or as soon as they are issued: the hardware does something in between.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import shutil
+import subprocess
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from cudal2.codegen import render
+from cudal2.launch.plan import ParamSets, plan_launch
+from cudal2.paths import kernels_dir
+from cudal2.problem import Acc, Layout, Problem
+from cudal2.space.config import Sm80MmaConfig
+from cudal2.space.sm80_mma.rules import copy_bytes
+from cudal2.space.space import SearchSpace
+
+EMULATION = Path(__file__).parent / "emulation"
+COMPILER = shutil.which("g++")
+GUARD = 512  # elements around C that nobody may touch
+HARMLESS = {"raster_single", "group_too_big", "stages_depth", "tile_k_padding"}
+
+pytestmark = pytest.mark.skipif(COMPILER is None, reason="the emulation is compiled by g++")
+
+C = Sm80MmaConfig
+CASES: tuple[tuple[Sm80MmaConfig, Acc, Layout, tuple[str, ...]], ...] = (
+    (C(64, 64, 32, 4, 2, 2, "swizzle", 2, "plain", "wide", 16, 1, "m", 1), "fp32", "tn", ("64_64_160", "70_72_200")),
+    (C(32, 64, 64, 3, 1, 2, "swizzle", 2, "staggered", "direct", 16, 1, "n", 2), "fp16", "nn", ("65_136_200", "1_8_8")),
+    (C(16, 96, 16, 3, 1, 2, "swizzle", 1, "staggered", "wide", 2, 4, "m", 2), "fp32", "nn", ("33_97_55", "1_1_1")),
+    (C(32, 32, 64, 2, 2, 1, "pad", 2, "staggered", "wide", 2, 4, "m", 1), "fp32", "tn", ("40_41_7", "33_35_129")),
+    (C(32, 96, 32, 2, 1, 1, "pad", 1, "plain", "direct", 4, 1, "m", 1), "fp32", "tn", ("31_65_66", "32_96_2")),
+    (C(64, 32, 16, 6, 4, 1, "pad", 1, "plain", "direct", 8, 1, "n", 4), "fp32", "nn", ("100_44_164", "64_36_20")),
+    (C(16, 160, 32, 5, 1, 2, "swizzle", 2, "plain", "direct", 16, 1, "m", 4), "fp32", "nn", ("50_168_328",)),
+)  # fmt: skip
+
+
+def compiled(config: Sm80MmaConfig, acc: Acc, layout: Layout, folder: Path, kernels: Path | None = None) -> ctypes.CDLL:
+    """The rendered kernel and its emulation as a library."""
+    (folder / "kernel.cu").write_text(render(config, acc, layout, kernels).text)
+    library = folder / "kernel.so"
+    includes = [f"-I{path}" for path in (folder, EMULATION, (kernels or kernels_dir()) / "include")]
+    command = [str(COMPILER), "-std=c++17", "-O1", "-w", "-shared", "-fPIC", *includes, str(EMULATION / "driver.cc")]
+    made = subprocess.run([*command, "-o", str(library)], capture_output=True, text=True, check=False)
+    assert made.returncode == 0, made.stderr
+    loaded = ctypes.CDLL(str(library))
+    loaded.run.restype = ctypes.c_char_p
+    loaded.run.argtypes = [ctypes.c_void_p, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.POINTER(ctypes.c_long)]
+    return loaded
+
+
+def aligned(count: int, fill: float) -> np.ndarray:
+    """fp16 elements that start on a 16-byte boundary."""
+    raw = np.full(count + 8, fill, np.float16)
+    skip = -raw.ctypes.data % 16 // 2
+    return raw[skip : skip + count]
+
+
+def operand(values: np.ndarray) -> tuple[np.ndarray, int]:
+    """A matrix between NaNs, and its address."""
+    room = aligned(values.size + 2 * GUARD, np.nan)
+    room[GUARD : GUARD + values.size] = values.ravel()
+    return room, room.ctypes.data + 2 * GUARD
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case[0].build_name}-{case[1]}-{case[2]}")
+def test_the_kernel_is_exact_and_stays_inside(case, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    config, acc, layout, shapes = case
+    library = compiled(config, acc, layout, tmp_path)
+    for mnk in shapes:
+        problem = Problem.parse(mnk, acc, layout)
+        assert copy_bytes(problem) == config.copy_bytes, "the shape asks for another width of copies"
+        reasons = SearchSpace(family=config.family).explain(replace(config, tile_n=64), problem)
+        assert {reason.partition(":")[0] for reason in reasons} <= HARMLESS | {"warps_split_tile"}
+        for early in (False, True):
+            check(library, config, problem, early)
+
+
+def check(library: ctypes.CDLL, config: Sm80MmaConfig, problem: Problem, early: bool) -> None:
+    """One product of small integers, which fp16 holds exactly, against numpy's."""
+    rng = np.random.default_rng(problem.m * 7 + problem.n * 3 + problem.k)
+    a = rng.integers(-2, 3, (problem.m, problem.k))
+    b = rng.integers(-2, 3, (problem.k, problem.n))
+    _room_a, at_a = operand(a)
+    _room_b, at_b = operand(b if problem.layout == "nn" else b.T)
+    size = problem.m * problem.n
+    c = aligned(size + 2 * GUARD, 77.0)
+    plan = plan_launch(config, problem, 132)
+    addresses = (np.array([at], np.uint64) for at in (at_a, at_b, c.ctypes.data + 2 * GUARD))
+    sets = ParamSets(plan, *addresses, lambda spec, at: pytest.fail("no map is needed"))
+    conflicts = ctypes.c_long()
+    error = library.run(sets.structs.ctypes.data, plan.grid, plan.smem_bytes, int(early), ctypes.byref(conflicts))
+    assert error == b"", f"{problem.mnk}: {error.decode()}"
+    assert conflicts.value == 0, f"{problem.mnk}: {conflicts.value} bank conflicts of matrix loads"
+    found = c[GUARD : GUARD + size].reshape(problem.m, problem.n)
+    wrong = np.argwhere(found != (a @ b).astype(np.float16))
+    assert not wrong.size, f"{problem.mnk}, early {early}: {len(wrong)} wrong, first at {wrong[0].tolist()}"
+    assert (c[:GUARD] == 77.0).all() and (c[GUARD + size :] == 77.0).all(), f"{problem.mnk}: written outside C"
+
+
+#: What to break in which header, and what the emulation must say of it.
+FAULTS = {
+    "a wait that lets one copy too many be late": (
+        "sm80_mma.cuh", "wait_copies<G::kStages - 2>();", "wait_copies<G::kStages - 1>();", "wrong"),
+    "no barrier between the fill and the read": ("sm80_mma.cuh", "      __syncthreads();", "", "wrong"),
+    "a stage filled while it is read": ("sm80_mma.cuh", "int free = G::kStages - 1;", "int free = 0;", "wrong"),
+    "rows of A behind the last": ("mma_tile.cuh", "row + pass * kHeight < rows;", "true;", "reads outside"),
+    "K behind the last": ("mma_tile.cuh", "row_inside && part < left", "row_inside", "reads outside"),
+    "no swizzle": ("mma_tile.cuh", "kMask = !kSwizzle ? 0 :", "kMask = kSwizzle ? 0 :", "conflict"),
+    "a column of C behind the last": ("sm80_mma.cuh", "|| col >= params.n) return;", ") return;", "wrong|outside"),
+    "fragments of B in another order": ("mma_tile.cuh", "lane % 8 + lane / 16 * 8", "lane % 16", "wrong"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_the_emulation_sees_what_is_broken(fault: str, tmp_path: Path) -> None:
+    header, old, new, words = FAULTS[fault]
+    kernels = Path(shutil.copytree(kernels_dir(), tmp_path / "kernels"))
+    path = kernels / "include" / "cudal2" / header
+    assert old in path.read_text(), f"{header} no longer holds what this breaks"
+    path.write_text(path.read_text().replace(old, new))
+    library = compiled(replace(CASES[0][0], epilogue="direct", fragments=1), "fp32", "tn", tmp_path, kernels)
+    with pytest.raises(AssertionError, match=words):
+        for early in (False, True):
+            check(library, replace(CASES[0][0], epilogue="direct", fragments=1), Problem(40, 40, 136), early)
