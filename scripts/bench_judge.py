@@ -18,15 +18,16 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from cudal2.bench.jobs import Candidate
-from cudal2.bench.judge import FinalRequest, run_final
+from cudal2.bench.judge import FinalRequest, judge, run_final
 from cudal2.bench.timing import launches_for
+from cudal2.bench.worker import PREPARE_DEADLINE_S, Worker
 from cudal2.build.artifact import BuiltKernel
 from cudal2.build.pool import BuildPool
 from cudal2.cli import arguments as shared
@@ -48,6 +49,9 @@ from cudal2.space.space import SearchSpace
 #: Of the recorded shapes, from 2.2 to 33 us by their floors.
 SHAPES = ("64_512_64", "64_4096_64", "256_1024_128", "1024_2048_1024", "512_4096_4096", "256_12288_4096")
 _TOP = 2
+_FUNCTIONS = 25
+
+Candidates = tuple[tuple[KernelConfig, BuiltKernel], ...]
 
 
 def main() -> None:
@@ -55,7 +59,7 @@ def main() -> None:
     parser = shared.Parser(description=__doc__)
     parser.add_argument("--shapes", nargs="+", default=list(SHAPES), metavar="M_N_K", help="recorded shapes")
     parser.add_argument("--candidates", type=shared.positive, default=24, help="search steps per shape (default 24)")
-    parser.add_argument("--profile", action="store_true", help="say on stderr where the time of a search step goes")
+    parser.add_argument("--profile", action="store_true", help="say on stderr where the time goes, by function")
     parser.add_argument("--records", type=Path, metavar="DIR", help="keep every row there")
     parser.add_argument("--device", type=shared.index, default=0, help="which GPU (default 0)")
     shared.add_cache(parser)
@@ -91,6 +95,9 @@ def measured(
             alone = {problem.mnk: alone_s(runner, problem, built[problem], settings, log) for problem in plan}
         steps = [search_steps(runner, problem, arguments.candidates) for problem in plan]
         if arguments.profile:
+            runner.worker.close()
+            with ProfilingWorker(arguments.device) as worker:
+                profile_judgements(worker, [request(problem, built[problem], settings) for problem in plan])
             candidates = [Candidate(problem, config, kernel) for problem in plan for config, kernel in built[problem]]
             note(runner.worker.call(profile_steps, candidates, settings))
     judged = max(1, len(outcome.judged))
@@ -110,30 +117,33 @@ def measured(
     return figures, fingerprint.gpu
 
 
-def build(
-    pool: BuildPool, plan: Mapping[Problem, Sequence[KernelConfig]]
-) -> dict[Problem, tuple[tuple[KernelConfig, BuiltKernel], ...]]:
+def build(pool: BuildPool, plan: Mapping[Problem, Sequence[KernelConfig]]) -> dict[Problem, Candidates]:
     """Every kernel of the plan, so that nothing compiles while it is timed."""
     requests = [(config, problem.acc, problem.layout) for problem, configs in plan.items() for config in configs]
     results = pool.build(requests)
-    found: dict[Problem, tuple[tuple[KernelConfig, BuiltKernel], ...]] = {}
+    found: dict[Problem, Candidates] = {}
     for problem, configs in plan.items():
         pairs = ((config, results[build_key(config, problem.acc, problem.layout)]) for config in configs)
         found[problem] = tuple((config, result) for config, result in pairs if isinstance(result, BuiltKernel))
     return found
 
 
+def request(problem: Problem, candidates: Candidates, settings: BenchSettings) -> FinalRequest:
+    """The final of one shape, both PDL columns."""
+    return FinalRequest(problem, candidates, settings, (False, True))
+
+
 def alone_s(
     runner: LocalRunner,
     problem: Problem,
-    candidates: tuple[tuple[KernelConfig, BuiltKernel], ...],
+    candidates: Candidates,
     settings: BenchSettings,
     log: RecordLog,
 ) -> float:
     """Wall seconds of one judgement in processes of its own, their start included."""
     runner.worker.close()
     started = time.monotonic()
-    judgement = run_final(runner.worker, FinalRequest(problem, candidates, settings, (False, True)))
+    judgement = run_final(runner.worker, request(problem, candidates, settings))
     seconds = time.monotonic() - started
     log.append((*judgement.selection, *judgement.rows))
     return seconds
@@ -160,6 +170,44 @@ def search_steps(runner: LocalRunner, problem: Problem, count: int) -> dict[str,
     }
 
 
+class ProfilingWorker(Worker):
+    """A worker that says on stderr where the host time of each judging job goes, from its process's second shape on."""
+
+    _seen = 0
+
+    def sibling(self) -> Worker:
+        """A fresh process, profiled too."""
+        return ProfilingWorker(*self._made_of)
+
+    def call(self, job: Callable[..., Any], *arguments: Any, deadline_s: float = PREPARE_DEADLINE_S) -> Any:
+        """Runs the job under the profiler."""
+        answer, said = super().call(profiled, job, *arguments, deadline_s=deadline_s)
+        self._seen += 1
+        if self._seen > 1:
+            note(f"{job.__name__} of {arguments[0].problem.mnk}: {said}")
+        return answer
+
+
+def profile_judgements(worker: ProfilingWorker, requests: Sequence[FinalRequest]) -> None:
+    """Judges the requests together once more, each job under the profiler; needs two of them."""
+    for judgement in judge(worker, requests):
+        if judgement.failure:
+            note(f"{judgement.request.problem.mnk}: no profile: {judgement.failure}")
+
+
+def profiled(session: Any, job: Callable[..., Any], *arguments: Any) -> tuple[Any, str]:
+    """Job: another job's answer, its wall time, and its functions by their own time and by all they called."""
+    profile = cProfile.Profile()
+    started = time.perf_counter()
+    answer = profile.runcall(job, session, *arguments)
+    said = io.StringIO()
+    said.write(f"{time.perf_counter() - started:.2f} s under the profiler")
+    stats = pstats.Stats(profile, stream=said)
+    for order in ("tottime", "cumulative"):
+        stats.sort_stats(order).print_stats(_FUNCTIONS)
+    return answer, said.getvalue()
+
+
 def profile_steps(session: Any, candidates: Sequence[Candidate], settings: BenchSettings) -> str:
     """Job: the functions that took the measurements' host time, by time of their own."""
     for candidate in candidates:
@@ -170,7 +218,7 @@ def profile_steps(session: Any, candidates: Sequence[Candidate], settings: Bench
         session.measure(candidate, settings, True)
     profile.disable()
     said = io.StringIO()
-    pstats.Stats(profile, stream=said).sort_stats("tottime").print_stats(30)
+    pstats.Stats(profile, stream=said).sort_stats("tottime").print_stats(_FUNCTIONS)
     return f"{len(candidates)} search steps:{said.getvalue()}"
 
 

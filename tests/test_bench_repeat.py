@@ -13,6 +13,7 @@ from types import SimpleNamespace
 import pytest
 from fabricated_finals import CONFIG, final_rows, row
 from test_finals_run import FINGERPRINT, ScriptedPool
+from test_judge import ProcessSession, requests_for
 
 from cudal2.bench.judge import Judgement
 from cudal2.errors import NothingValidError
@@ -116,6 +117,18 @@ def test_a_step_costs_what_is_beside_its_kernels():
     )
     step = module.search_steps(runner, problem, 4)
     assert step["correct"] == 4 and step["overhead_ms"] == pytest.approx(step["each_ms"] - 2.0, abs=0.11)
+
+
+@pytest.mark.timeout(120)
+def test_a_profile_is_of_every_job_but_a_processes_first(monkeypatch, capsys):
+    monkeypatch.syspath_prepend(str(SCRIPTS))
+    module = importlib.import_module("bench_judge")
+    with module.ProfilingWorker(0, session=ProcessSession) as worker:
+        module.profile_judgements(worker, requests_for(64, 160))
+    said = capsys.readouterr().err
+    heads = [line.split(":")[0] for line in said.splitlines() if "s under the profiler" in line]
+    assert heads == ["select of 16_24_160", "figure of 16_24_160", "figure of 16_24_160"]
+    assert said.count("Ordered by: internal time") == said.count("Ordered by: cumulative time") == 3
 
 
 def test_the_readme_says_what_was_reached():
