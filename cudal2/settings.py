@@ -122,7 +122,7 @@ class BenchSettings:
     seed: int = 0
     workspace_bytes: int = 64 * 2**20
     heuristic_results: int = 100
-    enumerated_results: int = 100
+    enumerated_results: int = 48
     enumeration_s: float = 2.0
 
 

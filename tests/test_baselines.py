@@ -340,7 +340,7 @@ def test_screening_keeps_the_fastest_right_ones_and_passes_the_limit_on():
     screening.extend(named("tn", number) for number in range(4, 6))
     assert [call.detail for call in screening.best(2)] == ["rank=3", "rank=5"]
     # The wrong one at 1 us never becomes the mark that others are measured by.
-    assert limits == [float("inf"), 6.0, 6.0, 6.0, 3.0, 3.0]
+    assert limits == [float("inf"), 5.0, 5.0, 5.0, 2.5, 2.5]
     assert len(asked) == len(set(asked)), "a check is never repeated"
 
 
@@ -356,8 +356,10 @@ class FakeStopwatch:
     def __init__(self, times):
         self.times, self.open = times, 0
 
-    def estimate_us(self, contestant, longest_us=float("inf")):
+    def probe_us(self, contestant):
         return self.times[contestant.detail] + 6.0
+
+    estimate_us = probe_us
 
     def graph(self, contestant, launches):
         self.open += 1
@@ -455,3 +457,24 @@ def test_an_algorithm_that_breaks_the_context_is_named_and_what_to_do_said(error
     )
     with pytest.raises(WorkerError, match=r"rank=7 broke the CUDA context: CUDA_ERROR_ILLEGAL_ADDRESS .enumerated_res"):
         tuner.choose([named("tn", 8), named("tn", 7, crash)])
+
+
+def test_screening_ends_at_the_first_sign_of_being_too_slow():
+    replays = []
+
+    class Counting(FakeStopwatch):
+        def graph(self, contestant, launches):
+            graph = super().graph(contestant, launches)
+            time_us = graph.time_us
+            graph.time_us = lambda: replays.append(contestant.detail) or time_us()
+            return graph
+
+    buffers = BothLayouts(BufferSets(Problem(8, 8, 8), 2, "cpu"))
+    stopwatch = Counting(TIMES)
+    tuner = AutoTuner(stopwatch, buffers, (Refused,), lambda call: "", 2.0, 3)
+    screened = tuner.screened([named("tn", number) for number in (20, 24, 26, 40, 10)], 3)
+    assert [call.detail for call in screened] == ["rank=10", "rank=20", "rank=24"]
+    counts = {f"rank={number}": replays.count(f"rank={number}") for number in (20, 24, 26, 40, 10)}
+    # 25 us is the limit: 26 us shows in the first graph, 40 us + 6 already in the first launch.
+    assert counts == {"rank=20": 3, "rank=24": 3, "rank=26": 1, "rank=40": 0, "rank=10": 3}
+    assert stopwatch.open == 0

@@ -67,8 +67,10 @@ class Stopwatch:
         config = contestant._config
         return float(config.tile_m * config.tile_n) + config.cluster_m + config.pingpong
 
-    def estimate_us(self, contestant, longest_us=float("inf")):
+    def probe_us(self, contestant):
         return self.time(contestant)
+
+    estimate_us = probe_us
 
     def graph(self, contestant, launches):
         return types.SimpleNamespace(time_us=lambda: self.time(contestant), close=lambda: None)

@@ -76,6 +76,7 @@ class CpuArena:
             launches=self.sets.count,
             detail="",
             time_us=time_us,
+            warm_up=run,
             recheck=recheck,
             close=lambda: setattr(self, "open", self.open - 1),
         )
@@ -140,7 +141,7 @@ def test_every_contestant_gets_its_rounds_and_the_better_reference_layout():
     assert len({row.utc for row in rows}) == 1 and rows[0].utc
     assert rows[0].max_error is not None and 0.0 <= rows[0].max_error <= 1.0
     assert rows[0].sm_clock_mhz == 1980 - arena.replays and rows[0].throttle == 4
-    assert rows[0].detail.startswith("detail of ours; 1972/1968/1964/1960/1956MHz 500.5/500.5")
+    assert rows[0].detail.startswith("detail of ours; 1976/1972/1968/1964/1960MHz 500.5/500.5")
     assert arena.open == 0
     (found,) = group_finals(rows)
     assert found.against("cublaslt_auto").ratio == pytest.approx(1.25, rel=0.05)
@@ -271,3 +272,11 @@ def test_who_is_missing_from_a_process_has_no_time():
     rows = by_label(final.rows(PROBLEM, contests), BASELINES)
     assert rows["torch"].status is Status.LAUNCH and "every process" in rows["torch"].reason
     assert rows["cublaslt_auto_nn"].ok
+
+
+@pytest.mark.parametrize(("warmup_s", "whole"), [(0.0, 0), (1e-9, 1)])
+def test_what_does_not_heat_the_chip_is_warmed_up_without_whole_replays(warmup_s, whole):
+    arena = CpuArena()
+    held = final.contest(BASELINES, arena, RoundLimits(rounds=3, warmup_s=warmup_s))
+    assert {len(times) for times in held.times.values()} == {3}
+    assert arena.replays == len(BASELINES) * (3 + whole)

@@ -105,9 +105,11 @@ class HostStopwatch:
             return 5.0
         return float(contestant.detail.split(" ")[0])
 
-    def estimate_us(self, contestant, longest_us=float("inf")):
+    def probe_us(self, contestant):
         contestant.launch(0, self.stream)
         return self.time_of(contestant)
+
+    estimate_us = probe_us
 
     def graph(self, contestant, launches, repeats=1):
         self.open += 1
@@ -154,7 +156,7 @@ class HostContext:
 
 def session_for(problem, compute=None, load=lambda built, config: None):
     context = HostContext(problem, compute or host_gemm(problem, problem.layout))
-    clocks = types.SimpleNamespace(sample=lambda: ClockSample(sm_clock_mhz=1980))
+    clocks = types.SimpleNamespace(recent=lambda age_s: ClockSample(sm_clock_mhz=1980))
     return types.SimpleNamespace(
         context=lambda problem, settings, replay_ms: context,
         the_context=context, clocks=clocks, kernel=load, device="cpu",
@@ -308,7 +310,7 @@ def test_what_heats_the_chip_is_soaked_first_in_every_process():
 class ProcessSession:
     """A child's session on the host: its context is that of the request's problem."""
 
-    clocks = types.SimpleNamespace(sample=lambda: ClockSample(sm_clock_mhz=os.getpid() % 10_000))
+    clocks = types.SimpleNamespace(recent=lambda age_s: ClockSample(sm_clock_mhz=os.getpid() % 10_000))
     device = "cpu"
 
     def __init__(self, device_index):
@@ -353,6 +355,26 @@ def test_selection_and_every_figure_have_a_process_of_their_own_and_a_death_cost
         assert len({*clocks, chosen_in}) == 3, "selection and two figures, each in another process"
     first, last = (next(row.detail for row in judgements[k].rows if row.config) for k in (64, 160))
     assert first.split("MHz")[1] == last.split("MHz")[1], "one process serves every shape of a batch"
+
+
+def test_every_small_shape_is_brought_up_in_every_process_at_once_a_large_one_in_its_turn(monkeypatch):
+    brought = []
+
+    def call_together(job, arguments, deadline_s):
+        (request,) = {given[0] for given in arguments.values()}
+        brought.append((request.problem.k, sorted(given[1] for given in arguments.values())))
+        if request.problem.k == 128:
+            raise WorkerError("no")
+
+    monkeypatch.setattr(judge_module, "call_together", call_together)
+    large = FinalRequest(Problem(8192, 8192, 8192), (), SETTINGS)
+    lengths = [SETTINGS.replay_ms, SETTINGS.final_replay_ms, SETTINGS.final_replay_ms]
+    bring_up_together = judge_module._bring_up_together
+    bring_up_together("selecting", ["fresh", "fresher"], [*requests_for(64, 96), large, *requests_for(160)])
+    assert brought == [(64, lengths), (96, lengths), (160, lengths)]
+    brought.clear()
+    bring_up_together("selecting", ["fresh", "fresher"], [large, *requests_for(128, 160)])
+    assert brought == [(8192, lengths), (128, lengths)], "processes that died are left to come up by themselves"
 
 
 @pytest.mark.timeout(120)

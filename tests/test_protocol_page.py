@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from cudal2.bench import autotune, correctness, inputs, judge, server, server_device, traffic
+from cudal2.bench import arena, autotune, correctness, inputs, judge, server, server_device, traffic
 from cudal2.bench.traffic import Traffic
 from cudal2.cli import eval_server
 from cudal2.cli.main import parser
@@ -51,7 +51,8 @@ def test_the_version_is_the_one_in_every_record():
         f"`--warmup_seconds` [{EVAL.warmup_seconds:g}]",
         f"`--benchmark_seconds` [{EVAL.benchmark_seconds:g}]",
         f"best of three {autotune._SCREEN_MS:g} ms graphs",
-        f"already {autotune._HOPELESS:g}x the best so far",
+        f"or the first graph is already {autotune._HOPELESS:g}x the best so far",
+        f"if the last reading is over {arena._CLOCKS_AGE_S:g} s old",
         f"red zones of {correctness._GUARD_ELEMENTS:,} elements",
         f"and {correctness._SAMPLE_ROWS} rows of one of them",
         f"`--target_qps` [{eval_server.DEFAULT_QPS:g}] from a seed, in [{Traffic().blocks}] blocks",

@@ -74,3 +74,12 @@ def test_time_limit_stops_rounds_but_never_below_the_minimum():
     assert len(times["a"]) == len(clocks) == 5
     times, _ = run_rounds(contestants, RoundLimits(rounds=100, benchmark_s=0.0), lambda: None, chip.now)
     assert len(times["a"]) == MIN_ROUNDS
+
+
+def test_rounds_that_do_not_count_may_run_something_shorter():
+    chip, brief = HeatingChip(), []
+    contestants = {name: chip.contestant(name, 1.0) for name in "abc"}
+    warmup = {name: lambda name=name: brief.append(name) for name in "abc"}
+    times, _ = run_rounds(contestants, RoundLimits(rounds=2), lambda: None, chip.now, warmup)
+    assert sorted(brief) == list("abc") and len(chip.order) == 6
+    assert {len(row) for row in times.values()} == {2}

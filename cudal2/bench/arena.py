@@ -35,6 +35,8 @@ from cudal2.space.config import KernelConfig
 logger = logging.getLogger(__name__)
 
 _TUNING_ROUNDS = 7
+#: The oldest clocks a round may carry: NVML may take as long as a round of a selection, not as one of a final.
+_CLOCKS_AGE_S = 0.1
 
 
 class RefusedError(Exception):
@@ -92,8 +94,8 @@ class DeviceArena:
         return too_fast(self.context.problem, time_us, self.context.settings.quarantine_fraction)
 
     def clocks(self) -> Mapping[str, Any]:
-        """What NVML reads now, what it does not know left out."""
-        sample = dataclasses.asdict(self._clocks.sample())
+        """What NVML read just now, what it does not know left out."""
+        sample = dataclasses.asdict(self._clocks.recent(_CLOCKS_AGE_S))
         return {name: value for name, value in sample.items() if value is not None}
 
     def _bind(self, entrant: Entrant) -> Contestant:
@@ -117,6 +119,10 @@ class DevicePrepared:
     def time_us(self) -> float:
         """Microseconds per launch of one replay."""
         return self._graph.time_us()
+
+    def warm_up(self) -> None:
+        """Runs the graph once."""
+        self._graph.run_once()
 
     def recheck(self) -> CheckResult:
         """One more replay from poisoned outputs: every one must be written, and a sample of one must be right."""

@@ -28,9 +28,9 @@ logger = logging.getLogger(__name__)
 _SCREEN_MS = 0.25
 _SCREEN_REPLAYS = 3
 _KEPT_PER_LAYOUT = 3
-#: An algorithm this much slower than the best so far in its first launches is not screened further.
-_HOPELESS = 1.5
-#: What launching a few kernels from Python between two events may add per launch; graphs, which rank, are free of it.
+#: An algorithm this much slower than the best so far in its first launch or its first graph is not screened further.
+_HOPELESS = 1.25
+#: What launching one kernel from Python between two events may add; graphs, which rank, are free of it.
 _ROUGH_OVERHEAD_US = 10.0
 #: Further configurations tried before the search looks again at who leads.
 _STEP = 12
@@ -240,17 +240,20 @@ class AutoTuner:
         return time_us
 
     def _short_us(self, call: Baseline, limit_us: float) -> float | None:
-        """Best of a few short graphs; ``None`` if the first launches are beyond the limit."""
+        """Best of a few short graphs; of one if it is beyond the limit, ``None`` if the first launch is."""
         contestant = call.on(self._buffers)
-        # The first launch loads the library's kernel; only the next ones tell its time.
+        # The first launch loads the library's kernel; only the next one tells its time.
         contestant.launch(0, self._stopwatch.stream)
-        rough_limit_us = limit_us + _ROUGH_OVERHEAD_US
-        rough_us = self._stopwatch.estimate_us(contestant, rough_limit_us)
-        if rough_us > rough_limit_us:
+        if self._stopwatch.probe_us(contestant) > limit_us + _ROUGH_OVERHEAD_US:
             return None
-        graph = self._stopwatch.graph(contestant, launches_for(rough_us, _SCREEN_MS))
+        # Who keeps up takes about as long as the best; only the first has nothing to go by.
+        likely_us = limit_us / _HOPELESS if math.isfinite(limit_us) else self._stopwatch.estimate_us(contestant)
+        graph = self._stopwatch.graph(contestant, launches_for(likely_us, _SCREEN_MS))
         try:
-            return min(graph.time_us() for _ in range(_SCREEN_REPLAYS))
+            first_us = graph.time_us()
+            if first_us > limit_us:
+                return first_us
+            return min(first_us, *(graph.time_us() for _ in range(_SCREEN_REPLAYS - 1)))
         finally:
             graph.close()
 

@@ -72,6 +72,9 @@ class Prepared(Protocol):
     def time_us(self) -> float:
         """Microseconds per launch of one replay."""
 
+    def warm_up(self) -> None:
+        """Runs some launches whose time does not count; a whole replay's at most."""
+
     def recheck(self) -> CheckResult:
         """Whether one more replay still writes every output, and rightly."""
 
@@ -166,7 +169,9 @@ def contest(entrants: Sequence[Entrant], arena: Arena, limits: RoundLimits) -> C
                 prepared[entrant.label] = admitted
         if prepared:
             timed = {label: launches.time_us for label, launches in prepared.items()}
-            held.times, held.clocks = run_rounds(timed, limits, arena.clocks)
+            # Where nothing is to be heated, whole replays before those that count would only take time.
+            brief = None if limits.warmup_s else {label: launches.warm_up for label, launches in prepared.items()}
+            held.times, held.clocks = run_rounds(timed, limits, arena.clocks, warmup=brief)
         for label, launches in prepared.items():
             _inspect(label, launches, arena, held)
     finally:

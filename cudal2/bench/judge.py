@@ -69,6 +69,11 @@ class FinalRequest:
     foreign: ForeignKernel | None = None
 
     @property
+    def heats(self) -> bool:
+        """Whether its rounds run the chip into its power limit."""
+        return floor_us(self.problem.m, self.problem.n, self.problem.k) > _HEATING_FLOOR_US
+
+    @property
     def setup_deadline_s(self) -> float:
         """Seconds after which preparing it hangs, the rounds not counted."""
         return _SETUP_DEADLINE_S + _OPTIONAL_DEADLINE_S * len(self.optional)
@@ -81,10 +86,9 @@ class FinalRequest:
     def process_limits(self, number: int) -> RoundLimits:
         """How long process ``number`` goes on: its share of the seconds, and other orders than in the others."""
         whole, share = self.rounds, 1.0 / self.settings.final_processes
-        heats = floor_us(self.problem.m, self.problem.n, self.problem.k) > _HEATING_FLOOR_US
         return RoundLimits(
             rounds=whole.rounds,
-            warmup_s=max(whole.warmup_s * share, self.settings.presoak_s if heats else 0.0),
+            warmup_s=max(whole.warmup_s * share, self.settings.presoak_s if self.heats else 0.0),
             benchmark_s=None if whole.benchmark_s is None else whole.benchmark_s * share,
             seed=whole.seed + number,
         )
@@ -207,7 +211,7 @@ def judge(
     settings = requests[0].settings
     with worker.hold(), contextlib.ExitStack() as stack:
         fresh = [stack.enter_context(worker.sibling()) for _ in range(settings.final_processes)]
-        _bring_up_together(worker, fresh, requests[0])
+        _bring_up_together(worker, fresh, requests)
         selections: dict[FinalRequest, Selection] = {}
         for request in requests:
             try:
@@ -244,14 +248,17 @@ def run_final(worker: Worker, request: FinalRequest) -> Judgement:
     return judgement
 
 
-def _bring_up_together(worker: Worker, fresh: Sequence[Worker], request: FinalRequest) -> None:
-    settings = request.settings
-    arguments = {process: (request, settings.final_replay_ms) for process in fresh}
-    try:
-        call_together(bring_up, {worker: (request, settings.replay_ms), **arguments}, PREPARE_DEADLINE_S)
-    except WorkerError as error:
-        # The request may be to blame, or a neighbour: whoever it is will be named when it is its turn.
-        logger.warning("%s: a process did not come up at once: %s", request.problem.mnk, error)
+def _bring_up_together(worker: Worker, fresh: Sequence[Worker], requests: Sequence[FinalRequest]) -> None:
+    """The first problem, and all whose data is small enough to wait in every process for its turn."""
+    for request in (requests[0], *(request for request in requests[1:] if not request.heats)):
+        settings = request.settings
+        arguments = {process: (request, settings.final_replay_ms) for process in fresh}
+        try:
+            call_together(bring_up, {worker: (request, settings.replay_ms), **arguments}, PREPARE_DEADLINE_S)
+        except WorkerError as error:
+            # The request may be to blame, or a neighbour: whoever it is will be named when it is its turn.
+            logger.warning("%s: a process did not come up at once: %s", request.problem.mnk, error)
+            return
 
 
 def _figure_in(process: Worker, request: FinalRequest, selection: Selection, number: int) -> Contest:

@@ -46,6 +46,7 @@ def run_rounds(
     limits: RoundLimits,
     read_clocks: Callable[[], Clocks],
     now: Callable[[], float] = time.monotonic,
+    warmup: Mapping[str, Callable[[], object]] | None = None,
 ) -> tuple[dict[str, list[float]], list[Clocks]]:
     """Runs each contestant's timed replay once per round.
 
@@ -54,6 +55,7 @@ def run_rounds(
         limits: How long.
         read_clocks: Called after every round that counts.
         now: Wall clock, seconds.
+        warmup: What runs in the rounds that do not count, by name; the replays themselves by default.
 
     Returns:
         Times by name in round order, and the clocks of each round.
@@ -62,7 +64,7 @@ def run_rounds(
     start, index = now(), 0
     while index == 0 or now() - start < limits.warmup_s:
         for name in shuffled_order(names, limits.seed, index, warmup=True):
-            contestants[name]()
+            (warmup or contestants)[name]()
         index += 1
     times: dict[str, list[float]] = {name: [] for name in names}
     clocks: list[Clocks] = []

@@ -101,10 +101,14 @@ class Stopwatch:
         self._end.synchronize()
         return float(self._start.elapsed_time(self._end))
 
-    def estimate_us(self, contestant: Contestant, longest_us: float = math.inf) -> float:
+    def probe_us(self, contestant: Contestant) -> float:
+        """Time of one launch from Python, with what events and submission add to a short one."""
+        return self.time_ms(lambda: contestant.launch(0, self.stream)) * 1e3
+
+    def estimate_us(self, contestant: Contestant) -> float:
         """Rough time per launch, from one launch or, where that is short, a few."""
-        first = self.time_ms(lambda: contestant.launch(0, self.stream)) * 1e3
-        if first > _PROBE_LONG_US or first > longest_us:
+        first = self.probe_us(contestant)
+        if first > _PROBE_LONG_US:
             return first
         count = min(_PROBE_LAUNCHES, self.sets.count)
 

@@ -200,6 +200,8 @@ def call_together(
         try:
             for call in calls:
                 call.result()
+        except WorkerError:
+            raise  # the others end what they are at, and stay up
         except BaseException:
             # Ctrl-C reaches this thread alone, and the pool waits for the others.
             for worker in arguments:
