@@ -154,9 +154,14 @@ class HostContext:
         return self.checks.run(self.contestant(self.checks.sets, config, pdl), 0)
 
 
+def host_clocks(sm_clock_mhz):
+    sample = ClockSample(sm_clock_mhz=sm_clock_mhz)
+    return types.SimpleNamespace(sample=lambda: sample, recent=lambda age_s: sample)
+
+
 def session_for(problem, compute=None, load=lambda built, config: None):
     context = HostContext(problem, compute or host_gemm(problem, problem.layout))
-    clocks = types.SimpleNamespace(recent=lambda age_s: ClockSample(sm_clock_mhz=1980))
+    clocks = host_clocks(1980)
     return types.SimpleNamespace(
         context=lambda problem, settings, replay_ms: context,
         the_context=context, clocks=clocks, kernel=load, device="cpu",
@@ -310,7 +315,10 @@ def test_what_heats_the_chip_is_soaked_first_in_every_process():
 class ProcessSession:
     """A child's session on the host: its context is that of the request's problem."""
 
-    clocks = types.SimpleNamespace(recent=lambda age_s: ClockSample(sm_clock_mhz=os.getpid() % 10_000))
+    @property
+    def clocks(self):
+        return host_clocks(os.getpid() % 10_000)
+
     device = "cpu"
 
     def __init__(self, device_index):
