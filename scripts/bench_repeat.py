@@ -4,8 +4,8 @@
 
 Every run tunes the libraries anew and measures in processes of its own; ours is the best recorded configuration of each
 shape in all of them. Two runs agree if the ratio of each to cuBLASLt-AutoTuning lies in the interval that the other
-prints. Every row is kept in --records, and a shape that a run has judged there is not judged again, so that the same
-command goes on where it stopped.
+prints. Every row is kept in --records, and a shape that a run has judged there is not judged again: the same command
+goes on where it stopped, and needs no GPU once all is there.
 """
 
 from __future__ import annotations
@@ -46,7 +46,8 @@ def main() -> None:
     """Judges run after run, then compares them."""
     arguments = parse()
     plan = planned(arguments)
-    machine = judge_runs(arguments, plan)
+    left = [to_do(folder, plan) for folder in folders(arguments)]
+    machine = judge_runs(arguments, left) if any(left) else gpu_of(folders(arguments)[0])
     runs = [comparisons(read_shards(folder).measurements) for folder in folders(arguments) if shards_in(folder)]
     if len(runs) < 2:
         raise NothingValidError("fewer than two runs have figures: run the same command again")
@@ -91,8 +92,19 @@ def folders(arguments: argparse.Namespace) -> list[Path]:
     return [arguments.records / f"run{number}" for number in range(1, arguments.runs + 1)]
 
 
-def judge_runs(arguments: argparse.Namespace, plan: Plan) -> str:
-    """Judges what is not judged yet; the GPU's name."""
+def to_do(folder: Path, plan: Plan) -> Plan:
+    """What a run has not judged yet."""
+    done = already_judged(read_shards(folder).measurements) if shards_in(folder) else set()
+    return [(problem, configs) for problem, configs in plan if problem not in done]
+
+
+def gpu_of(folder: Path) -> str:
+    """The GPU that a run was made on."""
+    return read_shards(folder).fingerprints[0].gpu
+
+
+def judge_runs(arguments: argparse.Namespace, left: Sequence[Plan]) -> str:
+    """Judges what is left of each run; the GPU's name."""
     settings, cache = load_bench(arguments.bench), shared.build_cache(arguments)
     end = time.monotonic() + (arguments.minutes * 60.0 if arguments.minutes else math.inf)
     with (
@@ -100,15 +112,13 @@ def judge_runs(arguments: argparse.Namespace, plan: Plan) -> str:
         BuildPool(cache, runner.toolchain) as pool,
     ):
         fingerprint = runner.fingerprint()
-        for number, folder in enumerate(folders(arguments), start=1):
-            done = already_judged(read_shards(folder).measurements) if shards_in(folder) else set()
-            to_do = [(problem, configs) for problem, configs in plan if problem not in done]
-            if not to_do:
+        for number, (folder, plan) in enumerate(zip(folders(arguments), left, strict=True), start=1):
+            if not plan:
                 continue
             with RecordLog(folder, fingerprint, {"command": "scripts/bench_repeat.py", "run": number}) as log:
                 columns, seconds = PDL_COLUMNS[arguments.pdl], end - time.monotonic()
-                outcome = run_finals(runner.worker, pool, to_do, settings, log, columns, seconds=seconds)
-            note(f"run {number}: {len(done)} before, {len(outcome.judged)} judged, {len(outcome.left)} left")
+                outcome = run_finals(runner.worker, pool, plan, settings, log, columns, seconds=seconds)
+            note(f"run {number}: {len(outcome.judged)} judged, {len(outcome.left)} left")
             for problem, reason in outcome.failed.items():
                 note(f"run {number}: {problem.mnk} failed: {reason}")
     return fingerprint.gpu

@@ -24,6 +24,8 @@ from cudal2.table import KernelTable
 BEGIN, END = "<!-- results:begin -->", "<!-- results:end -->"
 #: Shapes listed one by one before the rest is counted.
 _LISTED = 5
+#: Whose latencies are here; every other baseline's are on the page.
+_SERVED = (REFERENCE, "torch")
 
 
 def results_markdown(shards: Shards, tables: Sequence[KernelTable] = (), latencies: Rows[Latency] = NONE_SERVED) -> str:
@@ -180,12 +182,12 @@ def _row(column: str, standing: Standing[Any]) -> list[str]:
 
 
 def _server(acc: str, found: Sequence[ServerBoard]) -> str:
-    """Host latency per state and rate: every baseline by its p50, the tails and device time beside it."""
+    """Host latency per state and rate: the reference and torch by their p50, the tails and device time beside it."""
     head = ["state", "against", "shapes", "geomean", "mean", "won / tied / lost", "lost", "slower", "worst"]
     rows = [[*head, *(f"{name} (theirs / ours us)" for name in FIGURES)]]
     rows.append(["---", "---", *["---:"] * (len(rows[0]) - 2)])
     for board in found:
-        for standing in board.standings:
+        for standing in (one for one in board.standings if one.baseline in _SERVED):
             cells = _row(f"{board.state}, {board.target_qps:g}/s", standing)
             tails = figures(standing.shapes).values()
             rows.append([*cells[:9], *(f"{one.ratio:.3f} ({one.other_us:.1f} / {one.ours_us:.1f})" for one in tails)])
@@ -193,7 +195,7 @@ def _server(acc: str, found: Sequence[ServerBoard]) -> str:
         "Host latency of one request at a time at random arrivals, from just before the submission to the completion as"
         " a native client sees it; our PDL is off. Won, tied, lost, mean and worst are of the p50, by the interval over"
         " blocks of requests; then p50, p95, p99 and the device time of a launch alone, each as geomean of theirs over"
-        " ours and of both in us."
+        " ours and of both in us. `python -m cudal2 report` has the other baselines."
     )
     lines = [f"- {line}" for board in found if (line := _server_remarks(board))]
     table = "\n".join(f"| {' | '.join(row)} |" for row in rows)
