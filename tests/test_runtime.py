@@ -68,7 +68,10 @@ def test_a_shape_nobody_measured_says_what_would_help(table):
 def test_a_shape_no_tensor_map_can_describe_gets_a_kernel_that_loads_by_address(table):
     loads = []
     loaded = device_kernels(lambda config, problem: loads.append(config) or SimpleNamespace())
-    route = loaded.route(Problem(123, 456, 789), table)
+    measured = loaded.route(Problem(123, 456, 789), table)
+    assert measured.kernel is None and not loads, "nobody is given a kernel unasked that may be slower than the library"
+    assert measured.reason.endswith("; strict=True runs an untuned one")
+    route = loaded.route(Problem(123, 456, 789), table, unmeasured=True)
     assert (route.reason, route.config.family, route.config.copy_bytes, route.pdl) == ("", "sm80_mma", 2, False)
     assert loads == [route.config] and route.plan.a is None
     struct = route.packed(1024, 2048, 4096).structs[0]

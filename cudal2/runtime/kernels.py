@@ -118,24 +118,24 @@ class DeviceKernels:
         self._lock = threading.Lock()
         self._loaded: dict[str, LoadedKernel | str] = {}
 
-    def route(self, problem: Problem, table: KernelTable, capturing: bool = False) -> Route:
+    def route(self, problem: Problem, table: KernelTable, capturing: bool = False, unmeasured: bool = False) -> Route:
         """What to do with a problem.
 
         Args:
             problem: What is computed.
             table: Of this device, accumulator and layout.
             capturing: Whether a CUDA graph is being captured, when nothing may be loaded.
+            unmeasured: Whether an untuned kernel is better than another library's where the table has none to use.
 
         Raises:
             NotLoadedError: The kernel has to be loaded first, and a graph is being captured.
         """
         entry = table.best(problem.m, problem.n, problem.k)
         config = entry.config if entry is not None else fallback_config(problem, self._arch)
-        if entry is None and config is None:
+        if entry is None and not (config and unmeasured):
             why = table.explain(problem.m, problem.n, problem.k)
-            return Route(
-                problem, f"{why}; `python -m cudal2.train --arch {self._arch.name} --shapes {problem.mnk}` finds one"
-            )
+            remedy = f"`python -m cudal2.train --arch {self._arch.name} --shapes {problem.mnk}` finds one"
+            return Route(problem, f"{why}; {'strict=True runs an untuned one' if config else remedy}")
         if config is None:
             assert entry is not None
             return Route(problem, f"the table prefers {entry.baseline}: {entry.reason}", expected=True)
@@ -152,7 +152,7 @@ class DeviceKernels:
         if capturing:
             raise NotLoadedError(
                 f"the kernel of {problem.mnk} is not loaded and a CUDA graph is being captured: "
-                f"call cudal2.runtime.warmup(['{problem.mnk}']) before the capture"
+                f"call cudal2.runtime.warmup(['{problem.mnk}']) before the capture, with strict=True if the call has it"
             )
         with self._lock:
             if key not in self._loaded:

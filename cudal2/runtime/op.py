@@ -60,7 +60,8 @@ def hgemm(
         out: [m, n], fp16, where to put the result; must not overlap ``a`` or ``b``.
         table: A table or its file; by default the first fit on the search path (:meth:`KernelTable.load`).
         acc: Accumulator.
-        strict: Raise where ``torch.matmul`` would have to step in.
+        strict: Raise where ``torch.matmul`` would have to step in. Sizes that only the untuned ``sm80_mma`` kernel can
+            take are its, not an error.
 
     Raises:
         UsageError: The shapes do not match, or ``out`` cannot hold the result.
@@ -97,6 +98,7 @@ def warmup(
     acc: Acc = "fp32",
     layout: Layout = "tn",
     device: int | None = None,
+    strict: bool = False,
 ) -> dict[str, str]:
     """Loads the kernels of these shapes, compiling those that are not in the build cache.
 
@@ -106,6 +108,7 @@ def warmup(
         acc: Accumulator.
         layout: Layout of B.
         device: Index of the GPU; the current one by default.
+        strict: As in :func:`hgemm`.
 
     Returns:
         Shape -> name of the kernel that will run, or ``torch.matmul: `` and the reason.
@@ -120,7 +123,7 @@ def warmup(
     with _on(index):
         for shape in shapes:
             sizes = Problem.parse(shape) if isinstance(shape, str) else Problem(*shape)
-            route = _device_route(index, Problem(sizes.m, sizes.n, sizes.k, acc, layout), table)
+            route = _device_route(index, Problem(sizes.m, sizes.n, sizes.k, acc, layout), table, strict)
             done[sizes.mnk] = f"torch.matmul: {route.reason}" if route.reason else route.name
     return done
 
@@ -141,7 +144,7 @@ def reset() -> None:
 def _run(
     a: torch.Tensor, b: torch.Tensor, out: torch.Tensor | None, table: TableLike, acc: Acc, strict: bool
 ) -> torch.Tensor:
-    found = _route(_key(a), _key(b), None if out is None else _key(out), table, acc)
+    found = _route(_key(a), _key(b), None if out is None else _key(out), table, acc, strict)
     if isinstance(found, str):
         return _matmul(a, b, out, found, strict)
     if found.reason:
@@ -169,16 +172,16 @@ def _operand(key: Key) -> Operand:
 
 
 @lru_cache(maxsize=4096)
-def _route(a: Key, b: Key, out: Key | None, table: TableLike, acc: Acc) -> Route | str:
+def _route(a: Key, b: Key, out: Key | None, table: TableLike, acc: Acc, strict: bool) -> Route | str:
     problem = derive_problem(_operand(a), _operand(b), None if out is None else _operand(out), acc)
     if isinstance(problem, str):
         return problem
     index = a[3].index
     with _on(index):
-        return _device_route(index, problem, table)
+        return _device_route(index, problem, table, strict)
 
 
-def _device_route(index: int, problem: Problem, table: TableLike) -> Route:
+def _device_route(index: int, problem: Problem, table: TableLike, strict: bool) -> Route:
     kernels = _device_kernels(index)
     if table is None:
         found = _default_table(kernels.device, problem.acc, problem.layout)
@@ -188,7 +191,7 @@ def _device_route(index: int, problem: Problem, table: TableLike) -> Route:
     else:
         table = table if isinstance(table, KernelTable) else _table_file(Path(table))
         table.check(kernels.device, problem.acc, problem.layout)
-    return kernels.route(problem, table, torch.cuda.is_current_stream_capturing())
+    return kernels.route(problem, table, torch.cuda.is_current_stream_capturing(), strict)
 
 
 @cache
