@@ -15,7 +15,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from cudal2.bench import contestants
+from cudal2.bench.baselines import contestants
 from cudal2.build.pool import BuildPool
 from cudal2.cli import arguments as shared
 from cudal2.cli.eval import PDL_COLUMNS

@@ -40,7 +40,7 @@ NO_TORCH = [
 
 #: Where anything may be raised by what we run, and must become one line: child processes, compilers in Python.
 EDGES = (
-    "cudal2/bench/contestants.py",
+    "cudal2/bench/baselines/contestants.py",
     "cudal2/bench/foreign/child.py",
     "cudal2/bench/isolation.py",
     "cudal2/build/child.py",

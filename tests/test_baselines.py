@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 import torch
 
-from cudal2.bench import cublaslt, libraries
-from cudal2.bench.autotune import AutoTuner, Exploration, Screening
-from cudal2.bench.baselines import BothLayouts, LibraryCall, NotSupportedError, TorchMatmul
+from cudal2.bench.baselines import cublaslt, libraries
+from cudal2.bench.baselines.autotune import AutoTuner, Exploration, Screening
+from cudal2.bench.baselines.baseline import BothLayouts, LibraryCall, NotSupportedError, TorchMatmul
 from cudal2.bench.inputs import BufferSets
 from cudal2.errors import EnvironmentProblemError, WorkerError
 from cudal2.problem import Problem

@@ -15,7 +15,7 @@ from fabricated_finals import CONFIG, final_rows, row
 from test_finals_run import FINGERPRINT, ScriptedPool
 from test_judge import ProcessSession, requests_for
 
-from cudal2.bench.judge import Judgement
+from cudal2.bench.judge.judge import Judgement
 from cudal2.errors import NothingValidError
 from cudal2.problem import Problem
 from cudal2.records.finals import Comparison

@@ -8,9 +8,9 @@ import types
 import pytest
 import torch
 
-from cudal2.bench import contestants, inductor, quack
-from cudal2.bench.autotune import AutoTuner
-from cudal2.bench.baselines import BothLayouts, NotSupportedError
+from cudal2.bench.baselines import contestants, inductor, quack
+from cudal2.bench.baselines.autotune import AutoTuner
+from cudal2.bench.baselines.baseline import BothLayouts, NotSupportedError
 from cudal2.bench.inputs import BufferSets
 from cudal2.errors import EnvironmentProblemError, UsageError
 from cudal2.problem import Problem

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from fabricated_recording import FINGERPRINT, SPACE, made_up_row
 
-from cudal2.bench.ncu import METRICS
+from cudal2.bench.profile.ncu import METRICS
 from cudal2.errors import RecordError
 from cudal2.problem import Problem
 from cudal2.records.counters import NAMES, Counters, Profile, ProfileBook, append_profiles

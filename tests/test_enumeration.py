@@ -6,7 +6,15 @@ import math
 
 import pytest
 
-from cudal2.bench.enumeration import AXES, Algorithm, Capabilities, Configuration, Enumeration, in_turn, nearest_first
+from cudal2.bench.baselines.enumeration import (
+    AXES,
+    Algorithm,
+    Capabilities,
+    Configuration,
+    Enumeration,
+    in_turn,
+    nearest_first,
+)
 
 OPTIONS = {
     "cluster": {0: (0.0, 0.0), 3: (1.0, 0.0), 4: (2.0, 0.0)},

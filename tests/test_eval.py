@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from fabricated_finals import CONFIG, row
 
-from cudal2.bench import evaluate as module
-from cudal2.bench.evaluate import evaluate, reproduce_command, to_dict, write
-from cudal2.bench.judge import Judgement
+from cudal2.bench.judge import evaluate as module
+from cudal2.bench.judge.evaluate import evaluate, reproduce_command, to_dict, write
+from cudal2.bench.judge.judge import Judgement
 from cudal2.bench.rounds import RoundLimits
 from cudal2.build.artifact import BuiltKernel
 from cudal2.cli import arguments

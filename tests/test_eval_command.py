@@ -13,11 +13,11 @@ import pytest
 from fabricated_finals import CONFIG, final_rows
 from fabricated_recording import FINGERPRINT
 
-import cudal2.bench.evaluate as judged
+import cudal2.bench.judge.evaluate as judged
 import cudal2.runners.local as local
 from cudal2.arch import SM90
-from cudal2.bench import contestants
-from cudal2.bench.evaluate import Evaluation
+from cudal2.bench.baselines import contestants
+from cudal2.bench.judge.evaluate import Evaluation
 from cudal2.bench.rounds import RoundLimits
 from cudal2.cli import eval as command
 from cudal2.cli import main as cli

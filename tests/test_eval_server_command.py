@@ -19,11 +19,11 @@ from test_eval_command import FakeRunner
 from test_finals_run import ScriptedPool
 from test_latency_records import failed, latency
 
-import cudal2.bench.server as served
+import cudal2.bench.server.server as served
 import cudal2.runners.local as local
 import cudal2.runners.servings as servings_module
 from cudal2.arch import SM90
-from cudal2.bench.traffic import Traffic
+from cudal2.bench.server.traffic import Traffic
 from cudal2.build.host import COMPILERS
 from cudal2.cli import eval_server as command
 from cudal2.cli import main as cli

@@ -12,7 +12,7 @@ import pytest
 from fabricated_recording import FINGERPRINT
 
 from cudal2.arch import ARCHS, SM80, SM90
-from cudal2.bench.evaluate import table_configs
+from cudal2.bench.judge.evaluate import table_configs
 from cudal2.cli import arguments as shared
 from cudal2.errors import NothingValidError, RecordError, UsageError
 from cudal2.problem import Problem

@@ -7,10 +7,10 @@ import types
 import pytest
 import torch
 
-from cudal2.bench import final
 from cudal2.bench.correctness import CheckResult, Checks, check_sample
-from cudal2.bench.final import Entrant
 from cudal2.bench.inputs import BufferSets
+from cudal2.bench.judge import final
+from cudal2.bench.judge.final import Entrant
 from cudal2.bench.rounds import RoundLimits
 from cudal2.problem import Problem
 from cudal2.records.finals import group_finals

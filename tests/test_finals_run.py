@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from fabricated_finals import CONFIG, final_rows, row
 
-from cudal2.bench.judge import Judgement
+from cudal2.bench.judge.judge import Judgement
 from cudal2.build.artifact import BuiltKernel, CompileFailure
 from cudal2.codegen import build_key
 from cudal2.problem import Problem

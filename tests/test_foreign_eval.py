@@ -14,12 +14,12 @@ from fabricated_finals import final_rows
 from host_platform import HostPlatform
 from test_judge import BUILT, CONFIG, SETTINGS, host_libraries, judged, session_for  # noqa: F401 - a fixture
 
-import cudal2.bench.foreign.entrant as entrant_module
 import cudal2.bench.foreign.trial as trial_module
-from cudal2.bench.evaluate import Evaluation, evaluate, refuse_failed_foreign, reproduce_command, to_dict
-from cudal2.bench.final import Failure
-from cudal2.bench.foreign.entrant import check_foreign, refuse_foreign
-from cudal2.bench.judge import FinalRequest
+import cudal2.bench.judge.foreign as entrant_module
+from cudal2.bench.judge.evaluate import Evaluation, evaluate, refuse_failed_foreign, reproduce_command, to_dict
+from cudal2.bench.judge.final import Failure
+from cudal2.bench.judge.foreign import check_foreign, refuse_foreign
+from cudal2.bench.judge.judge import FinalRequest
 from cudal2.build.foreign import ForeignBuildError, ForeignKernel
 from cudal2.cli import foreign as command
 from cudal2.cli import main as cli

@@ -15,15 +15,16 @@ import numpy as np
 import pytest
 import torch
 
-from cudal2.bench import arena as arena_module
-from cudal2.bench import contestants, final
-from cudal2.bench import judge as judge_module
-from cudal2.bench.baselines import LibraryCall, NotSupportedError
+from cudal2.bench.baselines import contestants
+from cudal2.bench.baselines.baseline import LibraryCall, NotSupportedError
+from cudal2.bench.baselines.enumeration import Algorithm
 from cudal2.bench.correctness import Checks
 from cudal2.bench.device import ClockSample
-from cudal2.bench.enumeration import Algorithm
 from cudal2.bench.inputs import BufferSets
-from cudal2.bench.judge import SELECTION_DETAIL, FinalRequest, figure, judge, select
+from cudal2.bench.judge import arena as arena_module
+from cudal2.bench.judge import final
+from cudal2.bench.judge import judge as judge_module
+from cudal2.bench.judge.judge import SELECTION_DETAIL, FinalRequest, figure, judge, select
 from cudal2.bench.rounds import RoundLimits
 from cudal2.bench.worker import Worker
 from cudal2.build.artifact import BuiltKernel

@@ -11,8 +11,8 @@ import pytest
 from fabricated_finals import CONFIG, final_rows, row
 from test_finals_run import FINGERPRINT, ScriptedPool, staged
 
-from cudal2.bench import contestants
-from cudal2.bench.judge import Judgement
+from cudal2.bench.baselines import contestants
+from cudal2.bench.judge.judge import Judgement
 from cudal2.errors import RecordError, UsageError
 from cudal2.records.shards import RecordLog, read_shards
 from cudal2.runners import finals as finals_module

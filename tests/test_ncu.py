@@ -9,8 +9,8 @@ from pathlib import Path
 import fake_ncu
 import pytest
 
-from cudal2.bench import ncu
-from cudal2.bench.ncu import METRICS, Ncu, parse
+from cudal2.bench.profile import ncu
+from cudal2.bench.profile.ncu import METRICS, Ncu, parse
 from cudal2.errors import EnvironmentProblemError, WorkerError
 from cudal2.records.counters import NAMES
 

@@ -13,7 +13,7 @@ from test_eval_command import FakeRunner
 
 import cudal2.runners.local as local
 from cudal2.arch import SM90
-from cudal2.bench import counters, ncu
+from cudal2.bench.profile import counters, ncu
 from cudal2.build.artifact import BuiltKernel
 from cudal2.cli import main as cli
 from cudal2.cli import profile as command

@@ -6,8 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from cudal2.bench import arena, autotune, correctness, inputs, judge, server, server_device, traffic
-from cudal2.bench.traffic import Traffic
+from cudal2.bench import correctness, inputs
+from cudal2.bench.baselines import autotune
+from cudal2.bench.judge import arena, judge
+from cudal2.bench.server import device as server_device
+from cudal2.bench.server import server, traffic
+from cudal2.bench.server.traffic import Traffic
 from cudal2.cli import eval_server
 from cudal2.cli.main import parser
 from cudal2.problem import Problem

@@ -11,12 +11,12 @@ import pytest
 from fake_driver import FakeDriver
 from test_judge import BUILT, CONFIG, HostLibraries, host_gemm, session_for
 
-from cudal2.bench import arena as arena_module
-from cudal2.bench import server as module
-from cudal2.bench.baselines import NotSupportedError
-from cudal2.bench.native import SOURCE, Submit, Submitter, python_submitter
-from cudal2.bench.server import ServerRequest, serve
-from cudal2.bench.traffic import REQUESTS, Traffic
+from cudal2.bench.baselines.baseline import NotSupportedError
+from cudal2.bench.judge import arena as arena_module
+from cudal2.bench.server import server as module
+from cudal2.bench.server.client import SOURCE, Submit, Submitter, python_submitter
+from cudal2.bench.server.server import ServerRequest, serve
+from cudal2.bench.server.traffic import REQUESTS, Traffic
 from cudal2.build.host import COMPILERS, compile_shared
 from cudal2.errors import UsageError, WorkerError
 from cudal2.launch.driver import LaunchError

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from fake_driver import HOST_US, TICK_US, FakeDriver, Recorder
 
-from cudal2.bench import native
-from cudal2.bench.cublaslt import GemmExArguments, MatmulArguments
-from cudal2.bench.native import SOURCE, Between, NativeClient, address
+from cudal2.bench.baselines.cublaslt import GemmExArguments, MatmulArguments
+from cudal2.bench.server import client as native
+from cudal2.bench.server.client import SOURCE, Between, NativeClient, address
 from cudal2.build.host import COMPILERS, c_compiler, compile_shared
 from cudal2.errors import EnvironmentProblemError, ToolchainError
 from cudal2.launch.driver import LaunchError

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import torch
 
+from cudal2.bench.baselines.reference import Reference
 from cudal2.bench.candidate import KernelContestant
 from cudal2.bench.correctness import CheckResult, Checks
 from cudal2.bench.device import DeviceInfo
 from cudal2.bench.inputs import BufferSets, most_launches, rotation_count
-from cudal2.bench.reference import Reference
 from cudal2.bench.timing import Stopwatch
 from cudal2.launch.kernel import LoadedKernel
 from cudal2.launch.tensor_map import MapCache

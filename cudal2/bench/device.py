@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 
-from cudal2.bench import cublaslt
+from cudal2.bench.baselines import cublaslt
 from cudal2.errors import EnvironmentProblemError
 
 try:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from cudal2.arch import ARCHS, Arch
-from cudal2.bench import contestants
+from cudal2.bench.baselines import contestants
 from cudal2.errors import UsageError
 from cudal2.problem import Problem
 from cudal2.space.config import CONFIGS, KernelConfig, Sm80MmaConfig, Sm90WsConfig

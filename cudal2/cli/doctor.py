@@ -13,7 +13,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from cudal2.bench import ncu
+from cudal2.bench.profile import ncu
 from cudal2.cli import arguments as shared
 from cudal2.cli.backend import gpu_arch, gpu_problem
 from cudal2.cli.output import note, pip_install, print_json, print_table

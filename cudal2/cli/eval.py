@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cudal2.arch import SM80, SM86, SM90, arch_of
-from cudal2.bench import contestants
+from cudal2.bench.baselines import contestants
 from cudal2.cli import arguments as shared
 from cudal2.cli import eval_server, foreign
 from cudal2.cli.backend import gpu_arch, require_gpu
@@ -18,7 +18,7 @@ from cudal2.problem import Problem
 from cudal2.space.config import KernelConfig
 
 if TYPE_CHECKING:
-    from cudal2.bench.evaluate import Evaluation
+    from cudal2.bench.judge.evaluate import Evaluation
     from cudal2.records.fingerprint import Fingerprint
 
 _EPILOG = """examples:
@@ -113,7 +113,7 @@ def run(arguments: argparse.Namespace) -> int:
     eval_server.refuse_arguments(arguments)
     brought = foreign.build(arguments, problem, settings)
     require_gpu(arguments.gpu_device_id)
-    from cudal2.bench.evaluate import evaluate, refuse_failed_foreign, reproduce_command, to_dict, write
+    from cudal2.bench.judge.evaluate import evaluate, refuse_failed_foreign, reproduce_command, to_dict, write
     from cudal2.bench.rounds import RoundLimits
     from cudal2.progress import Progress
     from cudal2.runners.local import LocalRunner
@@ -170,7 +170,7 @@ def _options(arguments: argparse.Namespace) -> list[str]:
 
 def _from_table(arguments: argparse.Namespace, problem: Problem, environment: Fingerprint) -> list[KernelConfig]:
     """What the table says to run; a few of different kinds where none fits this GPU or ``--family`` is given."""
-    from cudal2.bench.evaluate import table_configs
+    from cudal2.bench.judge.evaluate import table_configs
     from cudal2.space.defaults import default_configs
     from cudal2.table import Device, KernelTable
 

@@ -20,7 +20,7 @@ from cudal2.records.measurement import PROTOCOL_VERSION, STATES
 from cudal2.space.config import KernelConfig
 
 if TYPE_CHECKING:
-    from cudal2.bench.traffic import Traffic
+    from cudal2.bench.server.traffic import Traffic
     from cudal2.records.fingerprint import Fingerprint
     from cudal2.records.latency import Latency, Serving
     from cudal2.settings import BenchSettings
@@ -56,7 +56,7 @@ def traffic(arguments: argparse.Namespace, seed: int) -> Traffic:
     Raises:
         UsageError: A rate that means nothing.
     """
-    from cudal2.bench.traffic import Traffic
+    from cudal2.bench.server.traffic import Traffic
 
     return Traffic(
         target_qps=DEFAULT_QPS if arguments.target_qps is None else arguments.target_qps,
@@ -81,9 +81,9 @@ def run(
     """
     arriving = traffic(arguments, settings.seed)
     require_gpu(arguments.gpu_device_id)
-    from cudal2.bench.evaluate import refuse_wrong
-    from cudal2.bench.native import SOURCE
-    from cudal2.bench.server import ServerRequest, run_server
+    from cudal2.bench.judge.evaluate import refuse_wrong
+    from cudal2.bench.server.client import SOURCE
+    from cudal2.bench.server.server import ServerRequest, run_server
     from cudal2.build.host import compile_shared
     from cudal2.records.latency import group_servings
     from cudal2.runners.local import LocalRunner
@@ -231,7 +231,7 @@ def _reproduce(arguments: argparse.Namespace, rows: Sequence[Latency], arriving:
 
 
 def _write(report: Mapping[str, Any], problem: Problem, base_dir: Path) -> Path:
-    from cudal2.bench.evaluate import write_new
+    from cudal2.bench.judge.evaluate import write_new
 
     try:
         base_dir.mkdir(parents=True, exist_ok=True)

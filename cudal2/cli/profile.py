@@ -64,8 +64,8 @@ def run(arguments: argparse.Namespace) -> int:
     named = [shared.config(text) for text in arguments.config or ()]
     given = list(dict.fromkeys(legal(config, problem) for problem in problems for config in named))
     require_gpu(arguments.device)
-    from cudal2.bench.counters import LaunchRequest, Work, profile
-    from cudal2.bench.ncu import Ncu
+    from cudal2.bench.profile.counters import LaunchRequest, Work, profile
+    from cudal2.bench.profile.ncu import Ncu
     from cudal2.records.counters import append_profiles
     from cudal2.records.shards import RecordLog
     from cudal2.runners.local import LocalRunner

@@ -22,7 +22,7 @@ KIND = "profile"
 
 @dataclass(frozen=True)
 class Counters:
-    """Figures of one kernel launch on cold caches; which metric each is says ``bench/ncu.py``.
+    """Figures of one kernel launch on cold caches; which metric each is says ``bench/profile/ncu.py``.
 
     Attributes:
         l2_hit_rate: Sectors found in the L2 over sectors asked of it, 0 to 1.

@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from cudal2.bench.server import Candidates, ServerRequest, run_server
-from cudal2.bench.traffic import Traffic
+from cudal2.bench.server.server import Candidates, ServerRequest, run_server
+from cudal2.bench.server.traffic import Traffic
 from cudal2.bench.worker import Worker
 from cudal2.build.pool import BuildPool
 from cudal2.errors import WorkerError

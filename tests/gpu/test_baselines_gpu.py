@@ -9,14 +9,15 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("nvmath")
 
-from cudal2.bench import contestants, final  # noqa: E402
-from cudal2.bench.arena import DeviceArena, baseline_entrants, tune  # noqa: E402
-from cudal2.bench.autotune import AutoTuner, Exploration  # noqa: E402
-from cudal2.bench.baselines import LAYOUTS, BothLayouts  # noqa: E402
+from cudal2.bench.baselines import contestants  # noqa: E402
+from cudal2.bench.baselines.autotune import AutoTuner, Exploration  # noqa: E402
+from cudal2.bench.baselines.baseline import LAYOUTS, BothLayouts  # noqa: E402
+from cudal2.bench.baselines.libraries import VendorLibraries, library_errors  # noqa: E402
 from cudal2.bench.context import ProblemContext  # noqa: E402
 from cudal2.bench.device import Clocks, describe  # noqa: E402
-from cudal2.bench.judge import FinalRequest, run_final  # noqa: E402
-from cudal2.bench.libraries import VendorLibraries, library_errors  # noqa: E402
+from cudal2.bench.judge import final  # noqa: E402
+from cudal2.bench.judge.arena import DeviceArena, baseline_entrants, tune  # noqa: E402
+from cudal2.bench.judge.judge import FinalRequest, run_final  # noqa: E402
 from cudal2.bench.rounds import RoundLimits  # noqa: E402
 from cudal2.bench.worker import Worker  # noqa: E402
 from cudal2.problem import Problem  # noqa: E402

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from cudal2.bench import ncu
+from cudal2.bench.profile import ncu
 from cudal2.cli import main as cli
 from cudal2.errors import Cudal2Error
 from cudal2.problem import Problem
@@ -75,5 +75,7 @@ def test_a_program_that_fails_gives_its_own_last_line() -> None:
 
 
 def test_what_goes_wrong_in_the_launcher_keeps_off_stdout() -> None:
-    result = subprocess.run([sys.executable, "-m", "cudal2.bench.launcher", "nowhere"], capture_output=True, text=True)
+    result = subprocess.run(
+        [sys.executable, "-m", "cudal2.bench.profile.launcher", "nowhere"], capture_output=True, text=True
+    )
     assert result.returncode != 0 and result.stdout == "" and "nowhere" in result.stderr

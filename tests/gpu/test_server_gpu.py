@@ -12,13 +12,13 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("nvmath")
 
-from cudal2.bench.baselines import LAYOUTS, BothLayouts  # noqa: E402
+from cudal2.bench.baselines.baseline import LAYOUTS, BothLayouts  # noqa: E402
+from cudal2.bench.baselines.libraries import VendorLibraries  # noqa: E402
 from cudal2.bench.jobs import GpuSession  # noqa: E402
-from cudal2.bench.libraries import VendorLibraries  # noqa: E402
-from cudal2.bench.native import SOURCE, kernel_submitter, library_submitter  # noqa: E402
-from cudal2.bench.server import ServerRequest, run_server  # noqa: E402
-from cudal2.bench.server_device import FLUSH_US, ServerDevice  # noqa: E402
-from cudal2.bench.traffic import Traffic  # noqa: E402
+from cudal2.bench.server.client import SOURCE, kernel_submitter, library_submitter  # noqa: E402
+from cudal2.bench.server.device import FLUSH_US, ServerDevice  # noqa: E402
+from cudal2.bench.server.server import ServerRequest, run_server  # noqa: E402
+from cudal2.bench.server.traffic import Traffic  # noqa: E402
 from cudal2.bench.worker import Worker  # noqa: E402
 from cudal2.build.artifact import BuiltKernel  # noqa: E402
 from cudal2.build.host import compile_shared  # noqa: E402

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from typing import Any
 
-from cudal2.bench.final import Entrant, Failure
 from cudal2.bench.foreign.memory import CudaPlatform
 from cudal2.bench.foreign.process import ForeignError
 from cudal2.bench.foreign.trial import ForeignTrial
+from cudal2.bench.judge.final import Entrant, Failure
 from cudal2.build.foreign import ForeignBuildError, ForeignKernel
 from cudal2.errors import NothingValidError, WrongResultError
 from cudal2.problem import Problem

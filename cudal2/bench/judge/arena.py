@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from cudal2.bench.autotune import AutoTuner, Exploration
-from cudal2.bench.baselines import (
+from cudal2.bench.baselines.autotune import AutoTuner, Exploration
+from cudal2.bench.baselines.baseline import (
     LAYOUTS,
     Baseline,
     BothLayouts,
@@ -18,12 +18,12 @@ from cudal2.bench.baselines import (
     SavedCall,
     TorchMatmul,
 )
+from cudal2.bench.baselines.libraries import VendorLibraries, library_errors
 from cudal2.bench.context import ProblemContext
 from cudal2.bench.correctness import CheckResult, check_sample
 from cudal2.bench.device import Clocks
-from cudal2.bench.final import Entrant, Prepared, Visitor
 from cudal2.bench.foreign.process import ForeignError
-from cudal2.bench.libraries import VendorLibraries, library_errors
+from cudal2.bench.judge.final import Entrant, Prepared, Visitor
 from cudal2.bench.timing import Contestant, TimedGraph, sized_graph, too_fast
 from cudal2.build.artifact import BuiltKernel
 from cudal2.errors import WorkerError

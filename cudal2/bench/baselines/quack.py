@@ -16,9 +16,9 @@ from typing import Any
 
 import torch
 
-from cudal2.bench.autotune import AutoTuner
-from cudal2.bench.baselines import BothLayouts, NotSupportedError
-from cudal2.bench.contestants import reasons
+from cudal2.bench.baselines.autotune import AutoTuner
+from cudal2.bench.baselines.baseline import BothLayouts, NotSupportedError
+from cudal2.bench.baselines.contestants import reasons
 from cudal2.problem import Layout
 
 logger = logging.getLogger(__name__)

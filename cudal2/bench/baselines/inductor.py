@@ -18,8 +18,8 @@ from typing import Any
 
 import torch
 
-from cudal2.bench.baselines import LAYOUTS, BothLayouts, NotSupportedError
-from cudal2.bench.contestants import reasons
+from cudal2.bench.baselines.baseline import LAYOUTS, BothLayouts, NotSupportedError
+from cudal2.bench.baselines.contestants import reasons
 from cudal2.bench.inputs import as_math
 from cudal2.problem import Layout, Problem
 

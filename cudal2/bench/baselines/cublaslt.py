@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from cudal2.bench.enumeration import Algorithm, Capabilities, Configuration
-from cudal2.bench.lt_attributes import ALGORITHM_BYTES, LtAttributes
+from cudal2.bench.baselines.enumeration import Algorithm, Capabilities, Configuration
+from cudal2.bench.baselines.lt_attributes import ALGORITHM_BYTES, LtAttributes
 from cudal2.errors import EnvironmentProblemError
 from cudal2.problem import Acc, Layout, Problem
 

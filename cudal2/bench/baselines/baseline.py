@@ -13,8 +13,8 @@ from typing import Protocol
 
 import torch
 
-from cudal2.bench.cublaslt import GemmExArguments, MatmulArguments
-from cudal2.bench.enumeration import Algorithm
+from cudal2.bench.baselines.cublaslt import GemmExArguments, MatmulArguments
+from cudal2.bench.baselines.enumeration import Algorithm
 from cudal2.bench.inputs import BufferSets, as_math
 from cudal2.bench.timing import Contestant
 from cudal2.problem import Layout, Problem

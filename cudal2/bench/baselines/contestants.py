@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 from cudal2.errors import EnvironmentProblemError, UsageError, first_line
 
 if TYPE_CHECKING:
-    from cudal2.bench.autotune import AutoTuner
-    from cudal2.bench.baselines import Baseline, BothLayouts
+    from cudal2.bench.baselines.autotune import AutoTuner
+    from cudal2.bench.baselines.baseline import Baseline, BothLayouts
 
 
 @dataclass(frozen=True)
@@ -32,13 +32,13 @@ class OptionalContestant:
 
 
 def _quack(tuner: AutoTuner, buffers: BothLayouts) -> Sequence[Baseline]:
-    from cudal2.bench import quack
+    from cudal2.bench.baselines import quack
 
     return quack.choose(tuner)
 
 
 def _triton(tuner: AutoTuner, buffers: BothLayouts) -> Sequence[Baseline]:
-    from cudal2.bench import inductor
+    from cudal2.bench.baselines import inductor
 
     return inductor.choose(buffers.sets.problem, buffers.sets.a(0).device)
 
@@ -85,7 +85,7 @@ def reasons(what: str) -> Iterator[None]:
     Raises:
         NotSupportedError: Whatever it raised, in one line: it costs that contestant and nobody else.
     """
-    from cudal2.bench.baselines import NotSupportedError
+    from cudal2.bench.baselines.baseline import NotSupportedError
 
     try:
         yield

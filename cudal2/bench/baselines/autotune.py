@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
-from cudal2.bench.baselines import Baseline, BothLayouts, LibraryCall
+from cudal2.bench.baselines.baseline import Baseline, BothLayouts, LibraryCall
 from cudal2.bench.timing import Stopwatch, interleave, launches_for
 from cudal2.errors import WorkerError
 from cudal2.problem import Layout

@@ -15,12 +15,13 @@ from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from cudal2.bench import contestants, final
-from cudal2.bench.arena import DeviceArena, baseline_entrants, call_entrants, our_entrants, restored, tune, tuner
-from cudal2.bench.baselines import Baseline, SavedCall
-from cudal2.bench.final import Contest, Entrant, contest
-from cudal2.bench.foreign.entrant import foreign_entrants
-from cudal2.bench.libraries import VendorLibraries
+from cudal2.bench.baselines import contestants
+from cudal2.bench.baselines.baseline import Baseline, SavedCall
+from cudal2.bench.baselines.libraries import VendorLibraries
+from cudal2.bench.judge import final
+from cudal2.bench.judge.arena import DeviceArena, baseline_entrants, call_entrants, our_entrants, restored, tune, tuner
+from cudal2.bench.judge.final import Contest, Entrant, contest
+from cudal2.bench.judge.foreign import foreign_entrants
 from cudal2.bench.rounds import RoundLimits
 from cudal2.bench.worker import PREPARE_DEADLINE_S, Worker, call_together
 from cudal2.build.artifact import BuiltKernel

@@ -13,11 +13,11 @@ from pathlib import Path
 
 import torch
 
-from cudal2.bench.baselines import BothLayouts
+from cudal2.bench.baselines.baseline import BothLayouts
+from cudal2.bench.baselines.libraries import VendorLibraries
 from cudal2.bench.candidate import KernelContestant
-from cudal2.bench.counters import LaunchRequest, Work
 from cudal2.bench.inputs import BufferSets
-from cudal2.bench.libraries import VendorLibraries
+from cudal2.bench.profile.counters import LaunchRequest, Work
 from cudal2.bench.timing import Contestant
 from cudal2.launch.driver import ensure_context
 from cudal2.launch.kernel import LoadedKernel
@@ -60,7 +60,7 @@ def _profile(contestant: Contestant, stream: torch.cuda.Stream) -> None:
 
 
 def main() -> None:
-    """``python -m cudal2.bench.launcher FILE``: a pickled :class:`LaunchRequest` of our own making."""
+    """``python -m cudal2.bench.profile.launcher FILE``: a pickled :class:`LaunchRequest` of our own making."""
     os.dup2(2, 1)  # stdout is where ncu prints its table
     launch_all(pickle.loads(Path(sys.argv[1]).read_bytes()))
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import random
 import statistics
 
-from cudal2.bench.autotune import AutoTuner, Exploration
-from cudal2.bench.baselines import LAYOUTS, Baseline, BothLayouts, LibraryCall, NotSupportedError
+from cudal2.bench.baselines.autotune import AutoTuner, Exploration
+from cudal2.bench.baselines.baseline import LAYOUTS, Baseline, BothLayouts, LibraryCall, NotSupportedError
+from cudal2.bench.baselines.libraries import VendorLibraries, library_errors
 from cudal2.bench.correctness import Checks
-from cudal2.bench.libraries import VendorLibraries, library_errors
 from cudal2.bench.timing import Stopwatch, interleave, sized_graph
 from cudal2.errors import EnvironmentProblemError
 from cudal2.launch.driver import context_fault

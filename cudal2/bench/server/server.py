@@ -18,13 +18,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from cudal2.bench.arena import DeviceArena, RefusedError, baseline_entrants, our_entrants, refusals, tune
-from cudal2.bench.baselines import BothLayouts, LibraryCall
+from cudal2.bench.baselines.baseline import BothLayouts, LibraryCall
+from cudal2.bench.baselines.libraries import VendorLibraries, library_errors
 from cudal2.bench.context import ProblemContext
 from cudal2.bench.correctness import check_sample
-from cudal2.bench.final import Entrant, Failure
-from cudal2.bench.libraries import VendorLibraries, library_errors
-from cudal2.bench.native import (
+from cudal2.bench.judge.arena import DeviceArena, RefusedError, baseline_entrants, our_entrants, refusals, tune
+from cudal2.bench.judge.final import Entrant, Failure
+from cudal2.bench.rounds import shuffled_order
+from cudal2.bench.server.client import (
     NativeClient,
     Operands,
     Served,
@@ -33,9 +34,8 @@ from cudal2.bench.native import (
     library_submitter,
     python_submitter,
 )
-from cudal2.bench.rounds import shuffled_order
-from cudal2.bench.server_device import ServerDevice
-from cudal2.bench.traffic import Traffic
+from cudal2.bench.server.device import ServerDevice
+from cudal2.bench.server.traffic import Traffic
 from cudal2.bench.worker import Worker
 from cudal2.build.artifact import BuiltKernel
 from cudal2.errors import first_line

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from cudal2.bench.cublaslt import GemmExArguments, MatmulArguments
+from cudal2.bench.baselines.cublaslt import GemmExArguments, MatmulArguments
 from cudal2.errors import EnvironmentProblemError
 from cudal2.launch import tensor_map
 from cudal2.launch.driver import LaunchError, error_name

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from cudal2.bench.device import gpu_key, gpu_lock
-from cudal2.bench.ncu import CACHE_CONTROL, CLOCK_CONTROL, KernelRow, Ncu
+from cudal2.bench.profile.ncu import CACHE_CONTROL, CLOCK_CONTROL, KernelRow, Ncu
 from cudal2.build.artifact import BuiltKernel
 from cudal2.codegen import ENTRY
 from cudal2.errors import WorkerError
@@ -78,7 +78,7 @@ def profile(request: LaunchRequest, tool: Ncu, deadline_s: float | None = None) 
     with tempfile.TemporaryDirectory(prefix="cudal2-profile-") as folder, gpu_lock(gpu_key(request.device_index)):
         path = Path(folder) / "request.pickle"
         path.write_bytes(pickle.dumps(request))
-        rows = tool.profile([sys.executable, "-m", "cudal2.bench.launcher", str(path)], deadline_s)
+        rows = tool.profile([sys.executable, "-m", "cudal2.bench.profile.launcher", str(path)], deadline_s)
     utc = datetime.now(timezone.utc).isoformat(timespec="milliseconds")
     about = {"tool": tool.version, "cache_control": CACHE_CONTROL, "clock_control": CLOCK_CONTROL, "utc": utc}
     try:

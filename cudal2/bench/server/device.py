@@ -10,7 +10,15 @@ from cuda.bindings import driver as cuda
 
 from cudal2.bench.context import ProblemContext
 from cudal2.bench.inputs import set_bytes
-from cudal2.bench.native import DRIVER, Between, NativeClient, Operands, Submitter, driver_function, launch_submitter
+from cudal2.bench.server.client import (
+    DRIVER,
+    Between,
+    NativeClient,
+    Operands,
+    Submitter,
+    driver_function,
+    launch_submitter,
+)
 from cudal2.launch.driver import Graph, check
 from cudal2.launch.empty import EmptyKernel
 from cudal2.records.measurement import State

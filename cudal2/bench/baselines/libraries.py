@@ -10,9 +10,9 @@ from types import TracebackType
 
 import torch
 
-from cudal2.bench.baselines import LAYOUTS, LibraryCall, NotSupportedError, SavedCall
-from cudal2.bench.cublaslt import CUDA_R_16F, PRECISIONS, GemmExArguments, LtMatmul, bindings, column_major
-from cudal2.bench.enumeration import Algorithm, Enumeration
+from cudal2.bench.baselines.baseline import LAYOUTS, LibraryCall, NotSupportedError, SavedCall
+from cudal2.bench.baselines.cublaslt import CUDA_R_16F, PRECISIONS, GemmExArguments, LtMatmul, bindings, column_major
+from cudal2.bench.baselines.enumeration import Algorithm, Enumeration
 from cudal2.launch.driver import LaunchError
 from cudal2.problem import Layout, Problem
 

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from cudal2.bench.enumeration import Configuration
+from cudal2.bench.baselines.enumeration import Configuration
 
 #: ``sizeof(cublasLtMatmulAlgo_t)``.
 ALGORITHM_BYTES = 64

@@ -1,0 +1,1 @@
+"""Candidates, baselines and foreign kernels on one problem: checked, selected, judged in fresh processes."""

@@ -1,0 +1,1 @@
+"""Hardware counters: Nsight Compute over one launch of each contestant."""

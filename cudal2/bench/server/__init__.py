@@ -1,0 +1,1 @@
+"""Server mode: one native client, the same arrivals for every contestant, host latency of each request."""
