@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from cudal2.build import foreign
-from cudal2.build.foreign import ForeignBuildError, ForeignSource, build_foreign, cuda_l2_workspace_bytes
+from cudal2.build import cuda_l2, foreign
+from cudal2.build.foreign import ForeignBuildError, ForeignSource, build_foreign
 from cudal2.build.nvcc import Nvcc
 from cudal2.errors import ToolchainError, UsageError
 from cudal2.problem import Problem
@@ -119,18 +119,53 @@ def test_a_source_that_is_not_there(tmp_path: Path) -> None:
 
 
 def test_cuda_l2s_tile_is_read_as_its_own_harness_reads_it() -> None:
-    assert foreign._tile(CUDA_L2) == {"BM": 96, "BN": 128, "BK": 64}
-    assert foreign._tile("constexpr int BM = 96;") == {}
-    assert foreign._tile("BM = Int<96>{}") == {}
+    assert cuda_l2.tile_of(CUDA_L2) == {"BM": 96, "BN": 128, "BK": 64}
+    assert cuda_l2.tile_of("constexpr int BM = 96;") == {}
+    assert cuda_l2.tile_of("BM = Int<96>{}") == {}
     problem = Problem(100, 130, 64)
     m, n, k = 192, 256, 64
-    assert cuda_l2_workspace_bytes(problem, foreign._tile(CUDA_L2)) == 2 * (m * k + 2 * n * k + m * n) + 1024
+    assert cuda_l2.workspace_bytes(problem, cuda_l2.tile_of(CUDA_L2)) == 2 * (m * k + 2 * n * k + m * n) + 1024
 
 
 @pytest.mark.parametrize("layout", ["tn", "nn"])
 def test_the_wrapper_of_cuda_l2s_entry_knows_layout_and_tile(layout, tmp_path: Path) -> None:
     given = source(tmp_path, CUDA_L2, "cuda_l2_h100_fp32", cuda_l2=True)
-    text = foreign._wrapper(given, layout, foreign._tile(CUDA_L2))
+    text = foreign._wrapper(given, layout, cuda_l2.tile_of(CUDA_L2), (False, True))
+    assert "kReadsRows = false, kReadsColumns = true;" in text
     assert f"kTransposed = {'true' if layout == 'tn' else 'false'};" in text
     assert "kTileM = 96, kTileN = 128, kTileK = 64" in text
     assert f'#include "{tmp_path / "kernel.cu"}"' in text and "documented_signature = cuda_l2_h100_fp32" in text
+
+
+TWO_FORMS = """
+void helper(half *b, half *right) { use(b); }
+void ns::cuda_l2_h100_fp32(torch::Tensor a, torch::Tensor b,
+                           torch::Tensor right, torch::Tensor c) {
+  CHECK_TORCH_TENSOR_DTYPE(b, torch::kHalf)  // b and right are described, { not read
+  CHECK_TORCH_TENSOR_SHAPE(right, K, N)
+  const int N = b.size(1), K = right . sizes()[0];
+  (void)right;
+  if (N) { body; }
+}
+void after() { use(b, right); }
+"""
+
+
+@pytest.mark.parametrize(
+    ("body", "read"),
+    [
+        ("", (False, False)),
+        ("run(b.data_ptr());", (True, False)),
+        ("run(reinterpret_cast<half *>(right.data_ptr()));", (False, True)),
+        ("run(a, b, right, c);", (True, True)),
+        ("auto other = b; /* right */", (True, False)),
+        ("TORCH_CHECK(right.is_cuda());", (False, False)),
+    ],
+)
+def test_which_forms_of_b_an_entry_reads(body, read) -> None:
+    assert cuda_l2.forms_read(TWO_FORMS.replace("body;", body), "ns::cuda_l2_h100_fp32") == read
+
+
+def test_an_entry_that_is_not_understood_is_given_both_forms() -> None:
+    assert cuda_l2.forms_read("MACRO(cuda_l2_h100_fp32)", "cuda_l2_h100_fp32") == (True, True)
+    assert cuda_l2.forms_read("void cuda_l2_x_fp32(at::Tensor a, at::Tensor b) {}", "cuda_l2_x_fp32") == (True, True)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 import os
 import re
 import shutil
@@ -22,6 +21,7 @@ from pathlib import Path
 from string import Template
 
 from cudal2.arch import SM90, Arch
+from cudal2.build import cuda_l2
 from cudal2.build.nvcc import Nvcc
 from cudal2.errors import CacheError, ToolchainError, UsageError
 from cudal2.paths import cache_dir
@@ -40,8 +40,6 @@ _CUDA_L2_FLAGS = (
 )
 _TORCH_LIBRARIES = ("torch", "torch_cpu", "c10", "torch_python")
 _ENTRY = re.compile(r"[A-Za-z_]\w*(?:::[A-Za-z_]\w*)*", re.ASCII)
-#: The tile as CUDA-L2's harness reads it out of a source, to pad to; other spellings are not padded there either.
-_TILE = re.compile(r"^.*?\b(BM|BN|BK)\s*=\s*Int\s*<\s*(\d+)\s*>", re.MULTILINE)
 _ERROR = re.compile(r"\b(?:error:|fatal\b|cannot find|undefined reference)")
 _KEY_CHARS = 24
 _LAST_LINES = 20
@@ -116,8 +114,9 @@ def build_foreign(
         CacheError: The cache cannot be written.
     """
     text = _read(source)
-    tile = _tile(text) if source.cuda_l2 else {}
-    wrapper = _wrapper(source, problem.layout, tile)
+    tile = cuda_l2.tile_of(text) if source.cuda_l2 else {}
+    forms = cuda_l2.forms_read(text, source.entry)
+    wrapper = _wrapper(source, problem.layout, tile, forms)
     nvcc = Nvcc.detect()
     flags = [*_FLAGS, f"-arch={arch.target}", *(_torch_flags() if source.cuda_l2 else ()), *_cutlass(), *source.flags]
     key = hashlib.sha256(json.dumps([wrapper, flags, nvcc.version]).encode()).hexdigest()[:_KEY_CHARS]
@@ -129,19 +128,10 @@ def build_foreign(
         library=entry / "kernel.so",
         log_path=entry / "log.txt",
         compile_s=float(json.loads((entry / "build.json").read_text())["compile_s"]),
-        workspace_bytes=max(workspace_bytes, cuda_l2_workspace_bytes(problem, tile) if source.cuda_l2 else 0),
+        workspace_bytes=max(workspace_bytes, cuda_l2.workspace_bytes(problem, tile) if source.cuda_l2 else 0),
         cuda_l2=source.cuda_l2,
-        detail=_detail(source, problem, tile, text, nvcc),
+        detail=_detail(source, problem, tile, forms, text, nvcc),
     )
-
-
-def cuda_l2_workspace_bytes(problem: Problem, tile: Mapping[str, int]) -> int:
-    """What padded copies of A, B and C and a transposed one of B take, fp16."""
-    m, n, k = (
-        math.ceil(size / tile.get(name, 1)) * tile.get(name, 1)
-        for size, name in ((problem.m, "BM"), (problem.n, "BN"), (problem.k, "BK"))
-    )
-    return 2 * (m * k + 2 * n * k + m * n) + 4 * 256
 
 
 def _read(source: ForeignSource) -> str:
@@ -155,22 +145,22 @@ def _read(source: ForeignSource) -> str:
         raise UsageError(f"--source {source.path} cannot be read ({error.strerror})") from error
 
 
-def _tile(text: str) -> dict[str, int]:
-    """Tile sizes by name; the last of each counts, and all three must be there."""
-    found = {name: int(size) for name, size in _TILE.findall(text) if int(size)}
-    return found if len(found) == len(("BM", "BN", "BK")) else {}
-
-
-def _wrapper(source: ForeignSource, layout: Layout, tile: Mapping[str, int]) -> str:
+def _wrapper(source: ForeignSource, layout: Layout, tile: Mapping[str, int], forms: tuple[bool, bool]) -> str:
     template = _TEMPLATES / ("cuda_l2_entry.cu.in" if source.cuda_l2 else "foreign_entry.cu.in")
     return Template(template.read_text(encoding="utf-8")).substitute(
         source=source.path.resolve(),
         entry=source.entry,
-        transposed="true" if layout == "tn" else "false",
+        transposed=_literal(layout == "tn"),
+        reads_rows=_literal(forms[0]),
+        reads_columns=_literal(forms[1]),
         tile_m=tile.get("BM", 1),
         tile_n=tile.get("BN", 1),
         tile_k=tile.get("BK", 1),
     )
+
+
+def _literal(value: bool) -> str:
+    return "true" if value else "false"
 
 
 def _torch_flags() -> list[str]:
@@ -201,12 +191,20 @@ def _cutlass() -> list[str]:
     return [f"-I{Path(home) / 'include'}", f"-I{Path(home) / 'tools' / 'util' / 'include'}"] if home else []
 
 
-def _detail(source: ForeignSource, problem: Problem, tile: Mapping[str, int], text: str, nvcc: Nvcc) -> str:
+def _detail(
+    source: ForeignSource,
+    problem: Problem,
+    tile: Mapping[str, int],
+    forms: tuple[bool, bool],
+    text: str,
+    nvcc: Nvcc,
+) -> str:
     parts = [f"{source.path.name} {source.entry} sha256={hashlib.sha256(text.encode()).hexdigest()[:16]}"]
     parts += [f"nvcc={nvcc.version}", *(["flags=" + " ".join(source.flags)] if source.flags else [])]
     if source.cuda_l2:
-        sizes = "x".join(str(tile[name]) for name in ("BM", "BN", "BK")) if tile else "none"
-        parts.append(f"cuda-l2 entry, padding to {sizes}{' and transposing B' if problem.layout == 'nn' else ''} timed")
+        sizes = "x".join(str(tile[name]) for name in cuda_l2.TILE_NAMES) if tile else "none"
+        turns = forms[0] if problem.layout == "tn" else forms[1]
+        parts.append(f"cuda-l2 entry, padding to {sizes}{' and transposing B' if turns else ''} timed")
     return " ".join(parts)
 
 
