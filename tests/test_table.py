@@ -10,6 +10,7 @@ import pytest
 from fabricated_finals import final_rows
 from fabricated_recording import FINGERPRINT
 
+from cudal2.cli.main import main
 from cudal2.errors import EnvironmentProblemError, TableError
 from cudal2.problem import Problem
 from cudal2.records.measurement import Measurement, Status
@@ -401,3 +402,27 @@ def test_a_table_made_from_a_recording_names_its_device(tiny_recording):
             row.median_us for row in tiny_recording.measurements() if row.problem == problem and row.config and row.ok
         )
         assert item.median_us == pytest.approx(min(fastest * 1.01, item.ref_us), rel=0.01)
+
+
+def test_choices_go_over_to_the_other_layout_where_they_are_legal_and_give_way_to_what_is_measured(tmp_path, capsys):
+    narrow = dataclasses.replace(SMALL, tile_n=32)
+    rows = [entry("1024_1024_1024", LARGE), entry("64_64_64", narrow), entry("64_60_64"), lost("8192_64_64")]
+    table = KernelTable(HEADER, rows)
+    moved = table.for_layout("nn")
+    assert [found.mnk for found in moved.entries] == ["64_64_64", "1024_1024_1024", "8192_64_64"], (
+        "60 columns have no map"
+    )
+    assert {found.evidence for found in moved.entries} == {"transferred"} and moved.header.layout == "nn"
+    table.save(tmp_path / "tn.json")
+    measured = KernelTable(moved.header, [entry("64_64_64", SMALL, median_us=9.0, evidence="searched")])
+    measured.save(tmp_path / "nn.json")
+    assert (
+        main(["table", "transfer", str(tmp_path / "tn.json"), "--layout", "nn", "--out", str(tmp_path / "nn.json")])
+        == 0
+    )
+    assert "3 shapes, 2 of them transferred" in capsys.readouterr().err
+    assert KernelTable.load(tmp_path / "nn.json").lookup(64, 64, 64).config == SMALL
+    assert (
+        main(["table", "transfer", str(tmp_path / "tn.json"), "--layout", "tn", "--out", str(tmp_path / "x.json")]) == 2
+    )
+    assert "give the other --layout" in capsys.readouterr().err and not (tmp_path / "x.json").exists()

