@@ -43,7 +43,7 @@ class Problem:
     def __post_init__(self) -> None:
         for name in ("m", "n", "k"):
             value = getattr(self, name)
-            if not isinstance(value, int) or not 1 <= value <= _MAX_DIM:
+            if type(value) is not int or not 1 <= value <= _MAX_DIM:
                 raise UsageError(f"{name} = {value!r}: give an integer from 1 to {_MAX_DIM}")
         for name, names in (("acc", Acc), ("layout", Layout), ("dtype", Dtype)):
             if getattr(self, name) not in get_args(names):

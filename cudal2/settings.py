@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from datetime import date
@@ -310,7 +311,7 @@ def _read(kind: str, path_or_name: str | Path) -> tuple[Path, dict[str, Any]]:
         known = ", ".join(sorted(file.stem for file in (configs_dir() / kind).glob("*.yaml")))
         raise UsageError(f"no settings file {path}: give a .yaml file or one of {known}")
     try:
-        values = yaml.safe_load(path.read_text(encoding="utf-8"))
+        values = yaml.load(path.read_text(encoding="utf-8"), _Loader)  # noqa: S506: a SafeLoader
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise UsageError(f"{path} is not valid YAML: {' '.join(str(error).split())}") from error
     if values is None:
@@ -318,6 +319,17 @@ def _read(kind: str, path_or_name: str | Path) -> tuple[Path, dict[str, Any]]:
     if not isinstance(values, dict):
         raise UsageError(f"{path}: the top level is a {type(values).__name__}; write 'key: value' lines")
     return path, values
+
+
+class _Loader(yaml.SafeLoader):
+    """Refuses a key that is given twice; the format's own loaders silently take the last."""
+
+    def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
+        if isinstance(node, yaml.MappingNode):
+            keys = Counter(key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode))
+            if twice := [key for key, times in keys.items() if times > 1]:
+                raise yaml.YAMLError(f"key {_short(twice[0])} is given twice")
+        return dict(super().construct_mapping(node, deep))
 
 
 def _short(value: Any) -> str:

@@ -100,7 +100,7 @@ def to_do(folder: Path, plan: Plan) -> Plan:
 
 def gpu_of(folder: Path) -> str:
     """The GPU that a run was made on."""
-    return read_shards(folder).fingerprints[0].gpu
+    return read_shards(folder).fingerprint.gpu
 
 
 def judge_runs(arguments: argparse.Namespace, left: Sequence[Plan]) -> str:

@@ -75,13 +75,15 @@ def parse() -> argparse.Namespace:
     parser = shared.Parser(description=__doc__)
     parser.add_argument("records", type=Path, nargs="+", help="a .parquet recording, or a directory of shards")
     parser.add_argument("--out", type=Path, required=True, help="directory of finals")
-    parser.add_argument("--top", type=int, default=2, help="configurations per shape and PDL setting (default 2)")
+    parser.add_argument(
+        "--top", type=shared.positive, default=2, help="configurations per shape and PDL setting (default 2)"
+    )
     parser.add_argument("--acc", choices=("fp32", "fp16"), default="fp32", help="accumulator (default fp32)")
     parser.add_argument("--pdl", choices=tuple(PDL_COLUMNS), default="both", help="PDL columns (default both)")
     parser.add_argument("--shapes-file", help="only these shapes: YAML, or a name in configs/shapes")
     parser.add_argument("--bench", default="offline", help="how to time: YAML, or a name in configs/bench")
-    parser.add_argument("--minutes", type=float, help="begin no batch of finals after this long")
-    parser.add_argument("--device", type=int, default=0, help="which GPU (default 0)")
+    parser.add_argument("--minutes", type=shared.minutes, help="begin no batch of finals after this long")
+    parser.add_argument("--device", type=shared.index, default=0, help="which GPU (default 0)")
     shared.add_optional(parser)
     shared.add_cache(parser)
     return parser.parse_args()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ from cudal2.cli import main as cli
 from cudal2.cli.arguments import config
 from cudal2.errors import UsageError, first_line
 from cudal2.problem import Problem
-from cudal2.settings import load_bench, load_shapes, load_space, load_train
+from cudal2.settings import load_bench, load_guards, load_shapes, load_space, load_train
 from cudal2.space.config import KernelConfig, Sm90WsConfig
 from cudal2.space.space import SearchSpace
 
@@ -173,6 +174,53 @@ def test_bench_settings_that_cannot_measure(tmp_path: Path, text: str) -> None:
     path.write_text(text)
     with pytest.raises(UsageError):
         load_bench(path)
+
+
+@pytest.mark.parametrize("load", [load_bench, load_space, load_shapes, load_train, load_guards])
+@pytest.mark.parametrize(
+    "text", ["seed: 1\nseed: 2", "axes: {tile_m: [64], tile_m: [128]}", "rules: [{below: 1, below: 2}]"]
+)
+def test_a_key_given_twice_is_not_half_ignored(tmp_path: Path, load: Callable[[Path], object], text: str) -> None:
+    path = tmp_path / "given.yaml"
+    path.write_text(text)
+    with pytest.raises(UsageError, match="given twice"):
+        load(path)
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        *(("--mode", "server", *flags) for flags in (["--pdl", "on"], ["--entry", "f"], ["--legacy-cuda-l2"])),
+        *(("--config", CONFIG.name, *flags) for flags in (["--family", "sm80_mma"], ["--table", "t.json"])),
+        ("--family", "sm90_ws", "--table", "t.json"),
+    ],
+    ids=" ".join,
+)
+def test_eval_leaves_nothing_out_in_silence(fails, flags: tuple[str, ...]) -> None:
+    assert "GPU" not in fails(2, "eval", "--mnk", "256_256_256", *flags)
+
+
+@pytest.mark.parametrize(
+    "command", [("eval", "--base_dir"), ("eval", "--mode=server", "--base_dir"), ("profile", "--out")]
+)
+def test_a_place_that_cannot_be_written_is_told_before_anything_is_measured(
+    fails, tmp_path: Path, command: tuple[str, ...]
+) -> None:
+    (tmp_path / "file").write_text("")
+    message = fails(2, *command, tmp_path / "file" / "below", "--mnk", "256_256_256")
+    assert message.endswith(f"choose another {command[-1]}")
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        *(("--run", "runs/mine", *flags) for flags in (["--html", "x.html"], ["--json"], ["--finals", "x"])),
+        *(("--json", "--losses"), ("--board", "offline/fp32/on"), ("--plot", "x.pdf"), ("--plot", "x")),
+    ],
+    ids=" ".join,
+)
+def test_report_leaves_nothing_out_in_silence(fails, flags: tuple[str, ...]) -> None:
+    assert "missing" not in fails(2, "report", *flags) and not Path("x.pdf").exists()
 
 
 def test_an_error_is_one_line_whatever_it_quotes(fails, tmp_path: Path) -> None:

@@ -9,8 +9,11 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from fabricated_finals import final_rows
 from fabricated_recording import FINGERPRINT, SHAPES, made_up_recording
+from fabricated_servings import serving_rows
 
+from cudal2.cli import main as cli
 from cudal2.errors import RecordError, TableError
 from cudal2.problem import Problem
 from cudal2.records.fingerprint import Fingerprint
@@ -212,3 +215,60 @@ def test_a_file_that_is_no_table(tmp_path: Path, text: str) -> None:
 
 def test_fingerprints_survive_the_round_trip() -> None:
     assert Fingerprint.from_dict(json.loads(json.dumps(FINGERPRINT.to_dict()))) == FINGERPRINT
+
+
+def _fields(values: dict[str, Any], prefix: tuple[str, ...] = ()) -> list[tuple[str, ...]]:
+    """Every field of a row but its kind, those of its problem and configuration included."""
+    found = [(*prefix, name) for name in values if name != "kind"]
+    return found + [
+        path for name, value in values.items() if isinstance(value, dict) for path in _fields(value, (name,))
+    ]
+
+
+def _damaged(row: dict[str, Any], path: tuple[str, ...], value: Any) -> dict[str, Any]:
+    copy: dict[str, Any] = json.loads(json.dumps(row))
+    inner = copy
+    for name in path[:-1]:
+        inner = inner[name]
+    inner[path[-1]] = value
+    return copy
+
+
+@pytest.mark.parametrize("value", [[], {}, 1.5, -1, 10**400, 1e308, True, "\x00<b>", None, [[]], [1, "x"]], ids=repr)
+@pytest.mark.parametrize("kind", ["finals", "latency"])
+def test_no_value_in_a_field_of_another_kind_gets_past_the_reader(
+    tmp_path: Path, kind: str, value: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows: list[Any] = final_rows("64_64_64", 2.0, {"cublaslt_auto_tn": 3.0})
+    if kind == "latency":
+        rows = serving_rows("64_64_64", 10.0, {"cublaslt_auto_tn": 12.0})
+    for path in _fields(rows[0].to_dict()):
+        with RecordLog(tmp_path / "-".join(path), FINGERPRINT) as log:
+            log.write_row({"finals": "measurement"}.get(kind, kind), _damaged(rows[0].to_dict(), path, value))
+            for row in rows[1:]:
+                log.write_row({"finals": "measurement"}.get(kind, kind), row.to_dict())
+        code = cli.main(["report", f"--{kind}", str(log.path.parent), "--json"])
+        out, err = capsys.readouterr()
+        assert code == (2 if err else 0) and err.count("error: ") == (code == 2) and len(err.splitlines()) <= 1, path
+        assert not {"NaN", "Infinity"} & set(out.replace(",", "").split()), path
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        *(("report", "--finals", "{}"), ("table", "make", "{}", "--out", "{}/t.json"), ("report", "--latency", "{}")),
+        *(
+            ("search", "--backend", "replay", "--recording", "{}"),
+            ("table", "make", "{}", "--counters", "{}", "--out", "t"),
+        ),
+    ],
+    ids=" ".join,
+)
+def test_a_session_that_died_before_its_header_holds_nothing(
+    tmp_path: Path, command: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "torn.jsonl").write_text('{"kind":"sess')
+    code = cli.main([word.format(tmp_path) for word in command])
+    out, err = capsys.readouterr()
+    assert (code == 2 and err.count("error: ") == 1) or (code == 0 and "nothing to report" in err and not out)
+    assert not (tmp_path / "t.json").exists()

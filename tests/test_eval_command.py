@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import csv
+import errno
+import io
 import json
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from fabricated_finals import CONFIG, final_rows
@@ -152,3 +155,19 @@ def test_optional_contestants_are_passed_on_and_repeated_in_the_command(
     assert capsys.readouterr().err.startswith("error: --with is for --mode offline")
     assert call(tmp_path, "--with", "quak") == 2
     assert capsys.readouterr().err.startswith("error: --with quak: unknown; use quack or triton")
+
+
+def test_a_full_disk_leaves_no_half_of_a_result(asked, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
+    class Full(io.TextIOWrapper):
+        def flush(self) -> None:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    real = Path.open
+
+    def open_full(path: Path, mode: str = "r", *arguments: Any, **options: Any) -> Any:
+        return Full(io.FileIO(path, mode)) if mode == "x" else real(path, mode, *arguments, **options)
+
+    monkeypatch.setattr(Path, "open", open_full)
+    assert call(tmp_path) == 2
+    assert "No space left" in capsys.readouterr().err
+    assert not list((tmp_path / "results").iterdir())

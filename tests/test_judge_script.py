@@ -87,3 +87,9 @@ def test_records_that_are_not_there_are_one_error(judge, monkeypatch, tmp_path):
     with pytest.raises(RecordError):
         run(judge, monkeypatch, tmp_path / "nothing", "--out", tmp_path / "finals")
     assert not (tmp_path / "finals").exists()
+
+
+@pytest.mark.parametrize("flags", [("--top", "0"), ("--minutes", "nan"), ("--minutes", "-1"), ("--device", "-1")])
+def test_numbers_that_mean_nothing_are_refused(judge, monkeypatch, tmp_path, flags):
+    with pytest.raises(UsageError):
+        run(judge, monkeypatch, tmp_path, "--out", tmp_path / "finals", *flags)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from cudal2.arch import SM80, SM86, SM90, arch_of
 from cudal2.bench.baselines import contestants
 from cudal2.cli import arguments as shared
-from cudal2.cli import eval_server, foreign
+from cudal2.cli import eval_server, foreign, output
 from cudal2.cli.backend import gpu_arch, require_gpu
 from cudal2.cli.candidates import built, legal
 from cudal2.cli.output import note, print_json, print_table
@@ -65,7 +65,9 @@ def add(commands: Any) -> argparse.ArgumentParser:
     parser.add_argument(
         "--table", type=Path, metavar="FILE", help="kernel table (default: the first on the search path)"
     )
-    parser.add_argument("--pdl", choices=("on", "off", "both"), default="both", help="programmatic dependent launch")
+    parser.add_argument(
+        "--pdl", choices=tuple(PDL_COLUMNS), help="offline: programmatic dependent launch (default both)"
+    )
     parser.add_argument(
         "--bench", default=DEFAULT_BENCH, metavar="FILE", help="how to time; YAML, or a name in configs/bench"
     )
@@ -104,13 +106,10 @@ def run(arguments: argparse.Namespace) -> int:
     promised = DEVICE_TYPES[arguments.device_type]
     given = [legal(shared.config(text), problem, promised) for text in arguments.config or ()]
     contestants.require(arguments.optional)
+    _refuse_contradictions(arguments)
+    output.require_writable(arguments.base_dir, "--base_dir")
     if arguments.mode == "server":
-        if arguments.optional:
-            raise UsageError("--with is for --mode offline: its compilers launch from Python")
-        if arguments.source:
-            raise UsageError("--source is for --mode offline: its process answers too slowly to be sent requests")
         return eval_server.run(arguments, problem, settings, given, _from_table)
-    eval_server.refuse_arguments(arguments)
     brought = foreign.build(arguments, problem, settings)
     require_gpu(arguments.gpu_device_id)
     from cudal2.bench.judge.evaluate import evaluate, refuse_failed_foreign, reproduce_command, to_dict, write
@@ -134,7 +133,7 @@ def run(arguments: argparse.Namespace) -> int:
             note(f"{error}; nothing of ours takes part")
             candidates = []
         environment = runner.fingerprint({config.family for config, _ in candidates})
-        columns = PDL_COLUMNS[arguments.pdl]
+        columns = PDL_COLUMNS[arguments.pdl or "both"]
         with Progress("eval", len(candidates) * len(columns) + 1) as progress:
             evaluation = evaluate(
                 runner.worker,
@@ -158,6 +157,27 @@ def run(arguments: argparse.Namespace) -> int:
     note(f"reproduce: {command}")
     refuse_failed_foreign(evaluation.rows)
     return 0
+
+
+def _refuse_contradictions(arguments: argparse.Namespace) -> None:
+    """Nothing that was asked for is left out in silence.
+
+    Raises:
+        UsageError: Two arguments that exclude each other.
+    """
+    kinds = [f"--{name}" for name in ("config", "family", "table") if getattr(arguments, name)]
+    if len(kinds) > 1:
+        raise UsageError(f"{' and '.join(kinds)} each say which kernels of ours take part: give one of them")
+    foreign.refuse_arguments(arguments)
+    if arguments.mode == "offline":
+        eval_server.refuse_arguments(arguments)
+        return
+    if arguments.optional:
+        raise UsageError("--with is for --mode offline: its compilers launch from Python")
+    if arguments.source:
+        raise UsageError("--source is for --mode offline: its process answers too slowly to be sent requests")
+    if arguments.pdl in ("on", "both"):
+        raise UsageError("--pdl is for --mode offline: a launch that runs alone has none before it to overlap with")
 
 
 def _options(arguments: argparse.Namespace) -> list[str]:

@@ -31,17 +31,25 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--nvcc-flags", metavar="FLAGS", default="", help="more flags, as one word: --nvcc-flags='-lx'")
 
 
+def refuse_arguments(arguments: argparse.Namespace) -> None:
+    """Without a source.
+
+    Raises:
+        UsageError: Something was asked that goes with one.
+    """
+    for option in ("entry", "legacy_cuda_l2", "nvcc_flags"):
+        if arguments.source is None and getattr(arguments, option):
+            raise UsageError(f"--{option.replace('_', '-')} goes with --source FILE.cu")
+
+
 def build(arguments: argparse.Namespace, problem: Problem, settings: BenchSettings) -> ForeignKernel | None:
     """The kernel that was brought, built; ``None`` if none was.
 
     Raises:
-        UsageError: Arguments that go without a source, or a source without an entry.
+        UsageError: A source without an entry.
         ToolchainError: It does not build, or nothing here can build it.
     """
     if arguments.source is None:
-        for option in ("entry", "legacy_cuda_l2", "nvcc_flags"):
-            if getattr(arguments, option):
-                raise UsageError(f"--{option.replace('_', '-')} goes with --source FILE.cu")
         return None
     from cudal2.build.foreign import ForeignSource, build_foreign
 

@@ -10,6 +10,8 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, TextIO
 
+from cudal2.errors import EnvironmentProblemError
+
 
 def note(text: str) -> None:
     """One line for the reader, on stderr; a stderr that is closed or full changes no exit code."""
@@ -18,6 +20,17 @@ def note(text: str) -> None:
             print(text, file=sys.stderr, flush=True)
         except OSError:
             give_up(sys.stderr)
+
+
+def require_writable(directory: Path, flag: str) -> None:
+    """Before minutes of measuring, whose results could not be kept; makes nothing.
+
+    Raises:
+        EnvironmentProblemError: No file can be made there.
+    """
+    existing = next(place for place in (directory, *directory.absolute().parents) if place.exists())
+    if not (existing.is_dir() and os.access(existing, os.W_OK | os.X_OK)):
+        raise EnvironmentProblemError(f"cannot write to {directory}: choose another {flag}")
 
 
 def give_up(stream: TextIO | None) -> None:

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 from cudal2.cli import arguments as shared
 from cudal2.cli.backend import gpu_arch, require_gpu
 from cudal2.cli.candidates import built, legal
-from cudal2.cli.output import counted, note, print_json, print_table
-from cudal2.errors import NothingValidError
+from cudal2.cli.output import counted, note, print_json, print_table, require_writable
+from cudal2.errors import NothingValidError, UsageError
 from cudal2.problem import Problem
 from cudal2.space.config import KernelConfig
 
@@ -63,6 +63,9 @@ def run(arguments: argparse.Namespace) -> int:
     settings = load_bench(arguments.bench)
     named = [shared.config(text) for text in arguments.config or ()]
     given = list(dict.fromkeys(legal(config, problem) for problem in problems for config in named))
+    if given and arguments.table:
+        raise UsageError("--config and --table each say which kernels are profiled: give one of them")
+    require_writable(arguments.out, "--out")
     require_gpu(arguments.device)
     from cudal2.bench.profile.counters import LaunchRequest, Work, profile
     from cudal2.bench.profile.ncu import Ncu

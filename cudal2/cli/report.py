@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from cudal2.atomic import write_atomically
 from cudal2.cli import arguments as shared
 from cudal2.cli.output import note, pip_install, print_json, print_table
 from cudal2.errors import UsageError
@@ -66,6 +67,7 @@ def add(commands: Any) -> argparse.ArgumentParser:
 
 def run(arguments: argparse.Namespace) -> int:
     """Runs the command."""
+    _refuse_contradictions(arguments)
     if arguments.training:
         return _draw_run(arguments.training, arguments.plot)
     from cudal2.report.board import boards
@@ -75,6 +77,8 @@ def run(arguments: argparse.Namespace) -> int:
 
     shards, latencies = _load(arguments)
     found, served = boards(shards.measurements), server_boards(latencies.rows)
+    if not found and not served:
+        note("nothing to report: no final and no serving is in these records")
     if arguments.readme:
         from cudal2.paths import data_dir
         from cudal2.records.benchmark import load_benchmarks
@@ -102,6 +106,22 @@ def run(arguments: argparse.Namespace) -> int:
     elif not any((arguments.readme, arguments.plot, arguments.plots, arguments.csv, arguments.html)):
         _print_tables([*report_tables(found), *server_tables(served)])
     return 0
+
+
+def _refuse_contradictions(arguments: argparse.Namespace) -> None:
+    """Nothing that was asked for is left out in silence.
+
+    Raises:
+        UsageError: Two arguments that exclude each other, or one that goes with an absent one.
+    """
+    if arguments.training:
+        others = ("finals", "latency", "losses", "json", "html", "plots", "board", "csv", "readme")
+        if given := [f"--{name}" for name in others if getattr(arguments, name)]:
+            raise UsageError(f"--run draws a training run and nothing else: leave out {', '.join(given)}")
+    if arguments.json and arguments.losses:
+        raise UsageError("--json holds every loss already: leave out --losses")
+    if arguments.board and not arguments.plot:
+        raise UsageError("--board goes with --plot FILE")
 
 
 def _load(arguments: argparse.Namespace) -> tuple[Shards, Rows[Latency]]:
@@ -150,10 +170,9 @@ def _draw_boards(found: Sequence[Board], served: Sequence[ServerBoard], director
 def _write_csv(found: Sequence[Board], directory: Path) -> None:
     from cudal2.records.speedup_csv import csv_text
 
-    directory.mkdir(parents=True, exist_ok=True)
     for board in found:
         path = directory / f"{board.key.replace('/', '-')}.csv"
-        path.write_text(csv_text(board.finals), encoding="utf-8")
+        write_atomically(path, csv_text(board.finals))
         note(f"table: {path}")
 
 
@@ -178,8 +197,7 @@ def _write_page(shards: Shards, latencies: Rows[Latency], arguments: argparse.Na
     read = [value for _, value in given if value] or [shipped_finals(), shipped_latencies()]
     files = [file for source in read for file in sources(source)]
     text = page(shards, pictures, shlex.join(command), files, latencies)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(text, encoding="utf-8")
+    write_atomically(path, text)
     note(f"page: {path}")
 
 

@@ -158,7 +158,7 @@ def _make(arguments: argparse.Namespace) -> int:
     for path in arguments.records:
         records = read_records(path, arguments.allow_mixed)
         table = KernelTable.from_measurements(
-            records.measurements, records.fingerprints[0], arguments.acc, arguments.layout, evidence=arguments.evidence
+            records.measurements, records.fingerprint, arguments.acc, arguments.layout, evidence=arguments.evidence
         )
         if not len(table):
             raise NothingValidError(f"{path} holds no {arguments.acc} {arguments.layout} kernel")

@@ -14,6 +14,7 @@ from typing import Any
 from cudal2.errors import RecordError
 from cudal2.problem import Problem
 from cudal2.records.fingerprint import Fingerprint
+from cudal2.records.kinds import checked
 from cudal2.records.shards import RecordLog, read_rows
 from cudal2.space.config import KernelConfig
 
@@ -110,12 +111,16 @@ class Profile:
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> Profile:
-        """The inverse of :meth:`to_dict`."""
+        """The inverse of :meth:`to_dict`.
+
+        Raises:
+            RecordError: A value is not of its field's kind.
+        """
         values = dict(values)
         values["problem"] = Problem.from_dict(values["problem"])
         values["config"] = KernelConfig.from_dict(values["config"]) if values["config"] else None
         values["counters"] = Counters(**values["counters"])
-        return cls(**values)
+        return checked(cls(**values))
 
 
 def append_profiles(log: RecordLog, profiles: Iterable[Profile]) -> None:

@@ -67,7 +67,9 @@ class Fingerprint:
             raise RecordError(f"fingerprint has wrong or missing fields {wrong}: made by another version?")
         texts = [values[field.name] for field in fields(cls) if field.type == "str"]
         counts = [values["sm_count"], values["memory_gib"], values["protocol"], *values["capability"]]
-        if not all(isinstance(text, str) for text in texts) or not all(type(n) is int and n >= 0 for n in counts):
+        if not all(isinstance(text, str) for text in texts) or not all(
+            type(n) is int and 0 <= n < 2**31 for n in counts
+        ):
             raise RecordError("fingerprint has a field of the wrong kind: the file is damaged")
         if len(values["capability"]) != 2 or not values["sm_count"] or not values["memory_gib"]:
             raise RecordError("fingerprint describes no GPU: the file is damaged")

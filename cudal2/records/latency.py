@@ -19,7 +19,8 @@ import numpy as np
 from cudal2.paths import data_dir
 from cudal2.problem import Problem
 from cudal2.records.finals import BASELINES, Comparison, compare, names_of
-from cudal2.records.measurement import STATES, State, Status
+from cudal2.records.kinds import checked
+from cudal2.records.measurement import LEAST_US, MOST_US, STATES, State, Status
 from cudal2.records.shards import Rows, read_rows
 from cudal2.space.config import KernelConfig
 
@@ -93,10 +94,11 @@ class Latency:
             raise ValueError("not every latency has its queueing")
         if len(self.host_us) != len(self.latency_us):
             raise ValueError("not every block has its host time")
-        if not all(0.0 < time_us < math.inf for block in (*self.latency_us, *self.device_us) for time_us in block):
-            raise ValueError("a time is not positive and finite")
-        if not all(self.latency_us) or not all(0.0 <= wait < math.inf for block in self.queue_us for wait in block):
-            raise ValueError("a block is empty, or a queueing negative")
+        blocks = (*self.latency_us, *self.device_us)
+        if not all(LEAST_US <= time_us <= MOST_US for block in blocks for time_us in block):
+            raise ValueError(f"a time is not from {LEAST_US:g} to {MOST_US:g} us")
+        if not all(blocks) or not all(0.0 <= wait <= MOST_US for block in self.queue_us for wait in block):
+            raise ValueError("a block is empty, or a queueing negative or longer than days")
         if self.state not in STATES or not 0.0 < self.target_qps < math.inf:
             raise ValueError(f"state '{self.state}' at {self.target_qps} requests per second means nothing")
 
@@ -143,7 +145,11 @@ class Latency:
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> Latency:
-        """The inverse of :meth:`to_dict`."""
+        """The inverse of :meth:`to_dict`.
+
+        Raises:
+            RecordError: A value is not of its field's kind.
+        """
         values = dict(values)
         values["problem"] = Problem.from_dict(values["problem"])
         values["config"] = KernelConfig.from_dict(values["config"]) if values["config"] else None
@@ -152,7 +158,7 @@ class Latency:
             values[name] = tuple(tuple(block) for block in values[name])
         for name in ("host_us", "sm_clock_mhz", "power_w", "temperature_c", "throttle"):
             values[name] = tuple(values[name])
-        return cls(**values)
+        return checked(cls(**values))
 
 
 def _quantile(blocks: Sequence[Any], share: float) -> float:

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-import math
 import statistics
 from dataclasses import asdict, dataclass, field
 from enum import Enum
 from typing import Any, Literal, get_args
 
 from cudal2.problem import Problem
+from cudal2.records.kinds import checked
 from cudal2.space.config import KernelConfig
 
 SCHEMA_VERSION = 1
 PROTOCOL_VERSION = 1
+#: Between a picosecond and days: a time beyond is damage, and means over it overflow.
+LEAST_US, MOST_US = 1e-6, 1e12
 
 Mode = Literal["offline", "server"]
 #: What a request of server mode finds. idle_cold: none of its operands in the L2. warm: as much of them as fits.
@@ -94,8 +96,8 @@ class Measurement:
             raise ValueError(f"status '{self.status.value}' with {len(self.times_us)} times: times mean correct")
         if passed == bool(self.reason):
             raise ValueError(f"status '{self.status.value}' with reason '{self.reason}': a reason means failure")
-        if any(not 0.0 < time_us < math.inf for time_us in (*self.times_us, *self.ref_times_us)):
-            raise ValueError("a time is not positive and finite")
+        if not all(LEAST_US <= time_us <= MOST_US for time_us in (*self.times_us, *self.ref_times_us)):
+            raise ValueError(f"a time is not from {LEAST_US:g} to {MOST_US:g} us")
         if self.process_rounds and (min(self.process_rounds) < 1 or sum(self.process_rounds) != len(self.times_us)):
             raise ValueError(f"{len(self.times_us)} times do not split into {list(self.process_rounds)}")
         if self.mode not in get_args(Mode):
@@ -127,7 +129,11 @@ class Measurement:
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> Measurement:
-        """The inverse of :meth:`to_dict`."""
+        """The inverse of :meth:`to_dict`.
+
+        Raises:
+            RecordError: A value is not of its field's kind.
+        """
         values = dict(values)
         values["problem"] = Problem.from_dict(values["problem"])
         values["config"] = KernelConfig.from_dict(values["config"]) if values["config"] else None
@@ -135,4 +141,4 @@ class Measurement:
         values["times_us"] = tuple(values["times_us"])
         values["ref_times_us"] = tuple(values["ref_times_us"])
         values["process_rounds"] = tuple(values.get("process_rounds", ()))
-        return cls(**values)
+        return checked(cls(**values))

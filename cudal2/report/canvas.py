@@ -14,6 +14,7 @@ from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
+from cudal2.errors import UsageError
 from cudal2.report.style import STYLE
 
 
@@ -34,7 +35,13 @@ def svg(figure: Figure) -> bytes:
 
 
 def save_figure(figure: Figure, path: Path, caption: str) -> Path:
-    """Writes the figure as PNG or SVG, by the name of the file, with its caption as the description inside."""
+    """Writes the figure as PNG or SVG, by the name of the file, with its caption as the description inside.
+
+    Raises:
+        UsageError: The name ends in something else.
+    """
+    if path.suffix not in (".png", ".svg"):
+        raise UsageError(f"{path}: a plot is a .png or a .svg file")
     path.parent.mkdir(parents=True, exist_ok=True)
     untimed = {"Date": None} if path.suffix == ".svg" else {"Software": None}
     with mpl.rc_context(STYLE):

@@ -7,6 +7,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from cudal2.atomic import write_atomically
 from cudal2.errors import UsageError
 from cudal2.floor import CLASS_NAMES
 from cudal2.records.benchmark import Benchmark
@@ -75,7 +76,7 @@ def update_readme(
     Raises:
         UsageError: The file lacks the markers.
     """
-    text = path.read_text()
+    text = path.read_text(encoding="utf-8")
     head, begin, rest = text.partition(BEGIN)
     _, end, tail = rest.partition(END)
     if not begin or not end:
@@ -88,7 +89,7 @@ def update_readme(
     section = "\n\n".join(part for part in parts if part)
     new = f"{head}{BEGIN}\n{section}\n{END}{tail}"
     if new != text:
-        path.write_text(new)
+        write_atomically(path, new)
     return new != text
 
 

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from cudal2.arch import Arch
 from cudal2.bench.judge.final import Failure
@@ -272,8 +272,18 @@ def write_new(path: Path, text: str) -> Path:
     while True:
         candidate = path if number == 1 else path.with_name(f"{path.stem}.{number}{path.suffix}")
         try:
-            with candidate.open("x") as file:
-                file.write(text)
+            with candidate.open("x", encoding="utf-8") as file:
+                _write_whole(file, text)
             return candidate
         except FileExistsError:
             number += 1
+
+
+def _write_whole(file: TextIO, text: str) -> None:
+    """On a full disk or an interrupt no half of it is left."""
+    try:
+        file.write(text)
+        file.flush()
+    except BaseException:
+        Path(file.name).unlink()
+        raise

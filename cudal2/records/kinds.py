@@ -1,0 +1,49 @@
+"""Whether a row that was read back holds what its fields say: JSON has no types, and an edited file has any."""
+
+from __future__ import annotations
+
+import math
+import types
+from functools import cache
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+
+from cudal2.errors import RecordError
+
+Row = TypeVar("Row")
+
+
+def checked(row: Row) -> Row:
+    """The row, if each of its fields holds a value of its annotation.
+
+    Args:
+        row: A dataclass made from plain values.
+
+    Raises:
+        RecordError: A field holds something else, or a number that is not finite or out of all bounds.
+    """
+    for name, kind in _kinds(type(row)).items():  # type: ignore[arg-type]  # a class is hashable
+        value = getattr(row, name)
+        if not _holds(value, kind):
+            shown = repr(value)[:40] if isinstance(value, (str, float, bool)) else f"a {type(value).__name__}"
+            raise RecordError(f"'{name}' is {shown}, which it cannot be: the file is damaged")
+    return row
+
+
+@cache
+def _kinds(row_type: type) -> dict[str, Any]:
+    return get_type_hints(row_type)
+
+
+def _holds(value: Any, kind: Any) -> bool:
+    origin, inner = get_origin(kind), get_args(kind)
+    if origin in (Union, types.UnionType):
+        return any(_holds(value, one) for one in inner)
+    if origin is Literal:
+        return isinstance(value, str) and value in inner
+    if origin is tuple:
+        return isinstance(value, tuple) and all(_holds(item, inner[0]) for item in value)
+    if kind is int:
+        return type(value) is int and abs(value) < 2**63
+    if kind is float:
+        return _holds(value, int) or (isinstance(value, float) and math.isfinite(value))
+    return isinstance(value, kind)
