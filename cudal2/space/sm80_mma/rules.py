@@ -9,6 +9,7 @@ import numpy as np
 from cudal2.arch import Arch
 from cudal2.problem import Problem
 from cudal2.space.config import Sm80MmaConfig
+from cudal2.space.raster import raster_rules
 from cudal2.space.rule import INT32_MAX, PARTITIONS, WARP, Choice, Rule, ceil_div, lifted
 from cudal2.space.sm80_mma import geometry as geo
 
@@ -171,37 +172,6 @@ def _stages_fill_reason(c: Sm80MmaConfig, problem: Problem, arch: Arch) -> str:
     return f"{c.stages} stages prefetch {c.stages - 1} K tiles; k = {problem.k} has {k_tiles}"
 
 
-def _raster_matters(c: Choice, problem: Problem, arch: Arch) -> Any:
-    grid_2d = (_tiles_m(c, problem) > 1) & (_tiles_n(c, problem) > 1)
-    return grid_2d | (np.equal(c.raster, "m") & np.equal(c.group, 1))
-
-
-def _raster_matters_reason(c: Sm80MmaConfig, problem: Problem, arch: Arch) -> str:
-    tiles_m, tiles_n = geo.tiles(c, problem.m, problem.n)
-    return (
-        f"{tiles_m} x {tiles_n} tiles are one line: raster {c.raster} group {c.group} runs in the same order as "
-        "raster m group 1"
-    )
-
-
-def _raster_tiles(c: Choice, problem: Problem) -> Any:
-    return np.where(np.equal(c.raster, "m"), _tiles_m(c, problem), _tiles_n(c, problem))
-
-
-def _group_fits(c: Choice, problem: Problem, arch: Arch) -> Any:
-    return (c.group < _raster_tiles(c, problem)) | np.equal(c.group, 1)
-
-
-def _group_fits_reason(c: Sm80MmaConfig, problem: Problem, arch: Arch) -> str:
-    other = "n" if c.raster == "m" else "m"
-    return (
-        f"raster group {c.group} covers all {int(_raster_tiles(c, problem))} tiles along {c.raster}: the same order as "
-        f"raster {other} group 1"
-    )
-
-
-_RASTER_AXES = ("tile_m", "tile_n", "raster", "group")
-
 RULES: tuple[Rule, ...] = (
     Rule("copy_width", ("copy_bytes",), _copies, _copies_reason, by_size=True),
     Rule("warps_split_tile", _WARP_AXES, _splits_tile, _splits_tile_reason),
@@ -224,6 +194,5 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule("size", ("tile_m", "tile_n", "tile_k"), _addressable, _addressable_reason, by_size=True),
     Rule("stages_depth", ("tile_k", "stages"), _stages_fill, _stages_fill_reason, by_size=True),
-    Rule("raster_single", _RASTER_AXES, _raster_matters, _raster_matters_reason, by_size=True),
-    Rule("group_too_big", _RASTER_AXES, _group_fits, _group_fits_reason, by_size=True),
+    *raster_rules(lambda c, p: (_tiles_m(c, p), _tiles_n(c, p)), ("tile_m", "tile_n"), "tiles"),
 )

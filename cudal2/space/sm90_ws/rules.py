@@ -13,6 +13,7 @@ import numpy as np
 from cudal2.arch import Arch
 from cudal2.problem import Problem
 from cudal2.space.config import Sm90WsConfig
+from cudal2.space.raster import raster_rules
 from cudal2.space.rule import INT32_MAX, PARTITIONS, WARP, Choice, Rule, ceil_div, lifted
 from cudal2.space.sm90_ws import geometry as geo
 
@@ -205,35 +206,6 @@ def _addressable_reason(c: Sm90WsConfig, problem: Problem, arch: Arch) -> str:
     )
 
 
-def _raster_matters(c: Choice, problem: Problem, arch: Arch) -> Any:
-    grid_2d = (_tiles_m(c, problem) > 1) & (_tiles_n(c, problem) > 1)
-    return grid_2d | (np.equal(c.raster, "m") & np.equal(c.group, 1))
-
-
-def _raster_matters_reason(c: Sm90WsConfig, problem: Problem, arch: Arch) -> str:
-    tiles_m, tiles_n = geo.cluster_tiles(c, problem.m, problem.n)
-    return (
-        f"{tiles_m} x {tiles_n} cluster tiles are one line: raster {c.raster} group {c.group} runs in the same order "
-        f"as raster m group 1"
-    )
-
-
-def _raster_tiles(c: Choice, problem: Problem) -> Any:
-    return np.where(np.equal(c.raster, "m"), _tiles_m(c, problem), _tiles_n(c, problem))
-
-
-def _group_fits(c: Choice, problem: Problem, arch: Arch) -> Any:
-    return (c.group < _raster_tiles(c, problem)) | np.equal(c.group, 1)
-
-
-def _group_fits_reason(c: Sm90WsConfig, problem: Problem, arch: Arch) -> str:
-    other = "n" if c.raster == "m" else "m"
-    return (
-        f"raster group {c.group} covers all {int(_raster_tiles(c, problem))} cluster tiles along {c.raster}: "
-        f"the same order as raster {other} group 1"
-    )
-
-
 def _persistence_matters(c: Choice, problem: Problem, arch: Arch) -> Any:
     return np.equal(c.persistent, False) | (_clusters(c, problem) > _wave(c, arch))
 
@@ -316,8 +288,7 @@ RULES: tuple[Rule, ...] = (
         ),
         by_size=True,
     ),
-    Rule("raster_single", (*_TILING, "raster", "group"), _raster_matters, _raster_matters_reason, by_size=True),
-    Rule("group_too_big", (*_TILING, "raster", "group"), _group_fits, _group_fits_reason, by_size=True),
+    *raster_rules(lambda c, p: (_tiles_m(c, p), _tiles_n(c, p)), _TILING, "cluster tiles"),
     Rule(
         "persistent_single_wave",
         (*_TILING, "split_k", "ctas_per_sm", "persistent"),
