@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 
+from cudal2.build.process import process_group
 from cudal2.errors import ToolchainError
 
 #: sm_90a came with CUDA 12.0.
@@ -74,15 +75,11 @@ class Nvcc:
         with log.open("wb") as output:
             output.write(f"{' '.join(command)}\n".encode())
             output.flush()
-            process = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, start_new_session=True
-            )
             try:
-                code = process.wait(deadline_s)
+                with process_group(command, stdout=output, stderr=subprocess.STDOUT) as process:
+                    code = process.wait(deadline_s)
             except subprocess.TimeoutExpired:
                 return f"nvcc took longer than {deadline_s:g} s"
-            finally:
-                _kill_group(process)
         if code < 0:
             return f"nvcc died of {signal.Signals(-code).name}"
         return f"nvcc ended with exit code {code}" if code else ""
@@ -101,12 +98,3 @@ def _candidates() -> Iterator[Path]:
             continue
         yield from (Path(str(file.locate())) for file in files if file.as_posix().endswith("bin/nvcc"))
     yield Path("/usr/local/cuda/bin/nvcc")
-
-
-def _kill_group(process: subprocess.Popen[bytes]) -> None:
-    """Nothing that a compiler started outlives it, Ctrl-C included."""
-    try:
-        os.killpg(process.pid, signal.SIGKILL)
-    except ProcessLookupError:
-        pass
-    process.wait()

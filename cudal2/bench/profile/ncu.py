@@ -7,19 +7,18 @@ before every pass.
 
 from __future__ import annotations
 
-import contextlib
 import csv
 import logging
 import math
 import os
 import re
 import shutil
-import signal
 import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from cudal2.build.process import process_group
 from cudal2.errors import EnvironmentProblemError, WorkerError
 
 logger = logging.getLogger(__name__)
@@ -179,27 +178,14 @@ def run_to_end(command: Sequence[str], deadline_s: float) -> tuple[str, int]:
     """
     # A locale could turn the decimal point of the table into a comma.
     environment = {**os.environ, "LC_ALL": "C"}
+    streams = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "encoding": "utf-8", "errors": "replace"}
     try:
-        process = subprocess.Popen(
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            env=environment,
-            start_new_session=True,
-            encoding="utf-8",
-            errors="replace",
-        )
+        with process_group(command, env=environment, **streams) as process:
+            output, _ = process.communicate(timeout=deadline_s)
     except OSError as error:
         raise EnvironmentProblemError(f"cannot start {command[0]}: {error.strerror}") from error
-    try:
-        output, _ = process.communicate(timeout=deadline_s)
     except subprocess.TimeoutExpired as error:
         raise WorkerError(f"{Path(command[0]).name} gave no answer within {deadline_s:g} s and was killed") from error
-    finally:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
     return output, process.returncode
 
 
