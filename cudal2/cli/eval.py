@@ -19,7 +19,9 @@ from cudal2.space.config import KernelConfig
 
 if TYPE_CHECKING:
     from cudal2.bench.judge.evaluate import Evaluation
+    from cudal2.build.foreign import ForeignKernel
     from cudal2.records.fingerprint import Fingerprint
+    from cudal2.settings import BenchSettings
 
 _EPILOG = """examples:
   ./eval_one_file.sh --mnk 64_4096_64 --acc_precise fp32 --device_type h200 --warmup_seconds 5 \\
@@ -112,15 +114,39 @@ def run(arguments: argparse.Namespace) -> int:
         return eval_server.run(arguments, problem, settings, given, _from_table)
     brought = foreign.build(arguments, problem, settings)
     require_gpu(arguments.gpu_device_id)
-    from cudal2.bench.judge.evaluate import evaluate, refuse_failed_foreign, reproduce_command, to_dict, write
+    from cudal2.bench.judge.evaluate import refuse_failed_foreign, reproduce_command, to_dict, write
+
+    evaluation, environment = _evaluate(arguments, problem, settings, given, brought)
+    command = reproduce_command(evaluation, _options(arguments))
+    paths = write(evaluation, arguments.base_dir, environment.to_dict(), command)
+    if arguments.json:
+        print_json(to_dict(evaluation, environment.to_dict(), command))
+    else:
+        _print(evaluation)
+    for path in paths:
+        note(f"written: {path}")
+    note(f"reproduce: {command}")
+    refuse_failed_foreign(evaluation.rows)
+    return 0
+
+
+def _evaluate(
+    arguments: argparse.Namespace,
+    problem: Problem,
+    settings: BenchSettings,
+    given: list[KernelConfig],
+    brought: ForeignKernel | None,
+) -> tuple[Evaluation, Fingerprint]:
+    """The shape judged, and where: what is given or the table's, against everyone."""
+    from cudal2.bench.judge.evaluate import evaluate
     from cudal2.bench.rounds import RoundLimits
     from cudal2.progress import Progress
     from cudal2.runners.local import LocalRunner
     from cudal2.space.space import SearchSpace
 
-    arch = gpu_arch(arguments.gpu_device_id)
-    limits = RoundLimits(MAX_ROUNDS, arguments.warmup_seconds, arguments.benchmark_seconds, settings.seed)
     device, cache = arguments.gpu_device_id, shared.build_cache(arguments)
+    arch, columns = gpu_arch(device), PDL_COLUMNS[arguments.pdl or "both"]
+    limits = RoundLimits(MAX_ROUNDS, arguments.warmup_seconds, arguments.benchmark_seconds, settings.seed)
     with LocalRunner(SearchSpace(arch), settings=settings, device_index=device, cache=cache) as runner:
         environment = runner.fingerprint()
         if arguments.device_type not in environment.gpu.lower():
@@ -133,7 +159,6 @@ def run(arguments: argparse.Namespace) -> int:
             note(f"{error}; nothing of ours takes part")
             candidates = []
         environment = runner.fingerprint({config.family for config, _ in candidates})
-        columns = PDL_COLUMNS[arguments.pdl or "both"]
         with Progress("eval", len(candidates) * len(columns) + 1) as progress:
             evaluation = evaluate(
                 runner.worker,
@@ -146,17 +171,7 @@ def run(arguments: argparse.Namespace) -> int:
                 arguments.optional,
                 brought,
             )
-    command = reproduce_command(evaluation, _options(arguments))
-    paths = write(evaluation, arguments.base_dir, environment.to_dict(), command)
-    if arguments.json:
-        print_json(to_dict(evaluation, environment.to_dict(), command))
-    else:
-        _print(evaluation)
-    for path in paths:
-        note(f"written: {path}")
-    note(f"reproduce: {command}")
-    refuse_failed_foreign(evaluation.rows)
-    return 0
+    return evaluation, environment
 
 
 def _refuse_contradictions(arguments: argparse.Namespace) -> None:
