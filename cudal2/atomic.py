@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import tempfile
 from pathlib import Path
+from typing import TextIO
 
 from cudal2.errors import EnvironmentProblemError
 
@@ -36,3 +37,42 @@ def write_atomically(path: Path, contents: bytes | str, remedy: str = "") -> Non
     except OSError as error:
         advice = f": {remedy}" if remedy else ""
         raise EnvironmentProblemError(f"cannot write {path}: {error.strerror}{advice}") from error
+
+
+def write_new(path: Path, text: str, remedy: str) -> Path:
+    """``name.ext``, or ``name.2.ext`` and so on if that exists; the open itself decides, so no two processes clash.
+
+    Args:
+        path: The file, if there is none; its folder is made if absent.
+        text: What it holds.
+        remedy: What the user can do if it fails.
+
+    Returns:
+        The file.
+
+    Raises:
+        EnvironmentProblemError: The file cannot be written.
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        number = 1
+        while True:
+            candidate = path if number == 1 else path.with_name(f"{path.stem}.{number}{path.suffix}")
+            try:
+                with candidate.open("x", encoding="utf-8") as file:
+                    _write_whole(file, text)
+                return candidate
+            except FileExistsError:
+                number += 1
+    except OSError as error:
+        raise EnvironmentProblemError(f"cannot write to {path.parent} ({error.strerror}): {remedy}") from error
+
+
+def _write_whole(file: TextIO, text: str) -> None:
+    """On a full disk or an interrupt no half of it is left."""
+    try:
+        file.write(text)
+        file.flush()
+    except BaseException:
+        Path(file.name).unlink()
+        raise

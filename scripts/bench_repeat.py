@@ -30,7 +30,7 @@ from cudal2.problem import Problem
 from cudal2.records.finals import REFERENCE, Comparison, latest_finals
 from cudal2.records.measurement import Measurement
 from cudal2.records.recording import bundled_recording, read_records
-from cudal2.records.shards import RecordLog, read_shards
+from cudal2.records.shards import RecordLog, read_shards, shard_files
 from cudal2.runners.finals import already_judged, best_configs, run_finals
 from cudal2.runners.local import LocalRunner
 from cudal2.settings import load_bench, load_shapes
@@ -48,7 +48,7 @@ def main() -> None:
     plan = planned(arguments)
     left = [to_do(folder, plan) for folder in folders(arguments)]
     machine = judge_runs(arguments, left) if any(left) else gpu_of(folders(arguments)[0])
-    runs = [comparisons(read_shards(folder).measurements) for folder in folders(arguments) if shards_in(folder)]
+    runs = [comparisons(read_shards(folder).measurements) for folder in folders(arguments) if shard_files(folder)]
     if len(runs) < 2:
         raise NothingValidError("fewer than two runs have figures: run the same command again")
     figures = agreement(runs)
@@ -94,7 +94,7 @@ def folders(arguments: argparse.Namespace) -> list[Path]:
 
 def to_do(folder: Path, plan: Plan) -> Plan:
     """What a run has not judged yet."""
-    done = already_judged(read_shards(folder).measurements) if shards_in(folder) else set()
+    done = already_judged(read_shards(folder).measurements) if shard_files(folder) else set()
     return [(problem, configs) for problem, configs in plan if problem not in done]
 
 
@@ -122,11 +122,6 @@ def judge_runs(arguments: argparse.Namespace, left: Sequence[Plan]) -> str:
             for problem, reason in outcome.failed.items():
                 note(f"run {number}: {problem.mnk} failed: {reason}")
     return fingerprint.gpu
-
-
-def shards_in(folder: Path) -> bool:
-    """Whether there is anything to read."""
-    return any(folder.glob("*.jsonl"))
 
 
 def comparisons(rows: Iterable[Measurement]) -> Run:

@@ -24,7 +24,7 @@ from cudal2.cli.output import note
 from cudal2.problem import Problem
 from cudal2.records.measurement import Measurement
 from cudal2.records.recording import read_records
-from cudal2.records.shards import RecordLog, read_shards
+from cudal2.records.shards import RecordLog, read_shards, shard_files
 from cudal2.report.board import boards
 from cudal2.runners.finals import already_judged, best_configs, run_finals
 from cudal2.runners.local import LocalRunner
@@ -38,9 +38,8 @@ def main() -> None:
     contestants.require(arguments.optional)
     records = [row for path in arguments.records for row in read_records(path, allow_mixed=True).measurements]
     best = best_configs(records, arguments.top)
-    done = (
-        already_judged(read_shards(arguments.out, allow_mixed=True).measurements) if shards_in(arguments.out) else set()
-    )
+    before = read_shards(arguments.out, allow_mixed=True).measurements if shard_files(arguments.out) else ()
+    done = already_judged(before)
     wanted = set(load_shapes(arguments.shapes_file).shapes) if arguments.shapes_file else None
     plan = [
         (problem, configs)
@@ -87,11 +86,6 @@ def parse() -> argparse.Namespace:
     shared.add_optional(parser)
     shared.add_cache(parser)
     return parser.parse_args()
-
-
-def shards_in(directory: Path) -> bool:
-    """Whether there is anything to go on from."""
-    return any(directory.glob("*.jsonl"))
 
 
 def say(problem: Problem, rows: Sequence[Measurement]) -> None:

@@ -28,7 +28,7 @@ from cudal2.records.finals import REFERENCE
 from cudal2.records.latency import Latency, group_servings, read_latencies
 from cudal2.records.measurement import STATES
 from cudal2.records.recording import read_records
-from cudal2.records.shards import RecordLog
+from cudal2.records.shards import RecordLog, shard_files
 from cudal2.runners.finals import best_configs
 from cudal2.runners.local import LocalRunner
 from cudal2.runners.servings import Service, already_served, run_servings
@@ -45,7 +45,7 @@ def main() -> None:
     )
     records = read_records(arguments.records).measurements
     best = best_configs([row for row in records if not row.pdl], arguments.top)
-    done = already_served(read_latencies(arguments.out, True).rows, traffic) if any_shards(arguments.out) else set()
+    done = already_served(read_latencies(arguments.out, True).rows, traffic) if shard_files(arguments.out) else set()
     problems = load_shapes(arguments.shapes_file).problems(arguments.acc)
     plan = [(problem, best.get(problem, [])) for problem in problems if problem not in done]
     note(f"{len(plan)} shapes to serve, {len(problems) - len(plan)} served before")
@@ -85,11 +85,6 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--device", type=shared.index, default=0, help="which GPU (default 0)")
     shared.add_cache(parser)
     return parser.parse_args()
-
-
-def any_shards(directory: Path) -> bool:
-    """Whether there is anything to go on from."""
-    return any(directory.glob("*.jsonl"))
 
 
 def say(problem: Problem, rows: Sequence[Latency]) -> None:

@@ -10,11 +10,12 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from cudal2.atomic import write_new
 from cudal2.cli import arguments as shared
 from cudal2.cli.backend import gpu_arch, require_gpu
 from cudal2.cli.candidates import built
 from cudal2.cli.output import note, print_json, print_table
-from cudal2.errors import EnvironmentProblemError, NothingValidError, UsageError
+from cudal2.errors import NothingValidError, UsageError
 from cudal2.problem import Problem
 from cudal2.records.measurement import PROTOCOL_VERSION, STATES
 from cudal2.space.config import KernelConfig
@@ -231,13 +232,5 @@ def _reproduce(arguments: argparse.Namespace, rows: Sequence[Latency], arriving:
 
 
 def _write(report: Mapping[str, Any], problem: Problem, base_dir: Path) -> Path:
-    from cudal2.bench.judge.evaluate import write_new
-
-    try:
-        base_dir.mkdir(parents=True, exist_ok=True)
-        text = json.dumps(report, indent=None, allow_nan=False) + "\n"
-        return write_new(base_dir / f"{problem.mnk}_{problem.acc}_server.json", text)
-    except OSError as error:
-        raise EnvironmentProblemError(
-            f"cannot write to {base_dir} ({error.strerror}): choose another --base_dir"
-        ) from error
+    text = json.dumps(report, indent=None, allow_nan=False) + "\n"
+    return write_new(base_dir / f"{problem.mnk}_{problem.acc}_server.json", text, "choose another --base_dir")

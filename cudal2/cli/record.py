@@ -85,10 +85,10 @@ def _record(arguments: argparse.Namespace) -> int:
 
 
 def _done(directory: Path, pdl: bool) -> Done:
-    from cudal2.records.shards import read_shards
+    from cudal2.records.shards import read_shards, shard_files
     from cudal2.runners.sweep import already_done
 
-    if not any(directory.glob("*.jsonl")):
+    if not shard_files(directory):
         return set()
     return already_done(read_shards(directory).measurements, pdl)
 

@@ -141,6 +141,11 @@ class Shards:
         return self.fingerprints[0]
 
 
+def shard_files(directory: Path) -> list[Path]:
+    """Every ``*.jsonl`` of a directory, oldest first, or the one such file; empty if there is none."""
+    return [directory] if directory.is_file() else sorted(directory.glob("*.jsonl"))
+
+
 def read_shards(directory: Path, allow_mixed: bool = False) -> Shards:
     """Reads every ``*.jsonl`` of a directory (or one such file), oldest first.
 
@@ -170,7 +175,7 @@ def read_rows(
         RecordError: As :func:`read_shards`, or a row of another kind.
     """
     directory = Path(directory)
-    paths = [directory] if directory.is_file() else sorted(directory.glob("*.jsonl"))
+    paths = shard_files(directory)
     if not paths:
         raise RecordError(f"{directory}: no records (*.jsonl) here; `cudal2 record` or a run writes them")
     fingerprints: dict[str, Fingerprint] = {}

@@ -13,7 +13,7 @@ from cudal2.floor import CLASS_NAMES
 from cudal2.records.finals import REFERENCE, Final
 from cudal2.records.fingerprint import Fingerprint
 from cudal2.records.latency import Latency
-from cudal2.records.shards import Rows, Shards
+from cudal2.records.shards import Rows, Shards, shard_files
 from cudal2.report import markup, server_page
 from cudal2.report.board import Board, Standing, baseline_title, boards
 from cudal2.report.cells import SPREAD_HEAD, class_cell, failures_table, interval, kernel_name, spread_cells
@@ -42,8 +42,7 @@ class Source:
 
 def sources(directory: Path) -> list[Source]:
     """The shards of a directory (or one such file) with their digests."""
-    paths = [directory] if directory.is_file() else sorted(directory.glob("*.jsonl"))
-    return [Source(path.name, hashlib.sha256(path.read_bytes()).hexdigest()) for path in paths]
+    return [Source(path.name, hashlib.sha256(path.read_bytes()).hexdigest()) for path in shard_files(directory)]
 
 
 def page(

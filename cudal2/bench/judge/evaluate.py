@@ -11,9 +11,10 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 from cudal2.arch import Arch
+from cudal2.atomic import write_new
 from cudal2.bench.judge.final import Failure
 from cudal2.bench.judge.foreign import CHECK_DEADLINE_S, check_foreign, refuse_foreign
 from cudal2.bench.judge.judge import FinalRequest, run_final
@@ -21,7 +22,7 @@ from cudal2.bench.rounds import RoundLimits
 from cudal2.bench.worker import Worker
 from cudal2.build.artifact import BuiltKernel
 from cudal2.build.foreign import ForeignKernel
-from cudal2.errors import EnvironmentProblemError, NothingValidError, WrongResultError
+from cudal2.errors import NothingValidError, WrongResultError
 from cudal2.floor import floor_us
 from cudal2.problem import Problem
 from cudal2.records.finals import BASELINES, FOREIGN, Comparison, Final, compare_rows, group_finals
@@ -257,33 +258,4 @@ def write(evaluation: Evaluation, base_dir: Path, environment: Mapping[str, Any]
     files = {f"{stem}.json": text}
     for final in evaluation.finals:
         files[f"{stem}_pdl_{'on' if final.pdl else 'off'}.csv"] = csv_text([final])
-    try:
-        base_dir.mkdir(parents=True, exist_ok=True)
-        return [write_new(base_dir / name, text) for name, text in files.items()]
-    except OSError as error:
-        raise EnvironmentProblemError(
-            f"cannot write to {base_dir} ({error.strerror}): choose another --base_dir"
-        ) from error
-
-
-def write_new(path: Path, text: str) -> Path:
-    """``name.ext``, or ``name.2.ext`` and so on if that exists; the open itself decides, so no two processes clash."""
-    number = 1
-    while True:
-        candidate = path if number == 1 else path.with_name(f"{path.stem}.{number}{path.suffix}")
-        try:
-            with candidate.open("x", encoding="utf-8") as file:
-                _write_whole(file, text)
-            return candidate
-        except FileExistsError:
-            number += 1
-
-
-def _write_whole(file: TextIO, text: str) -> None:
-    """On a full disk or an interrupt no half of it is left."""
-    try:
-        file.write(text)
-        file.flush()
-    except BaseException:
-        Path(file.name).unlink()
-        raise
+    return [write_new(base_dir / name, text, "choose another --base_dir") for name, text in files.items()]
