@@ -31,6 +31,7 @@ from cudal2.bench.worker import PREPARE_DEADLINE_S, Worker
 from cudal2.build.artifact import BuiltKernel
 from cudal2.build.pool import BuildPool
 from cudal2.cli import arguments as shared
+from cudal2.cli.backend import require_gpu
 from cudal2.cli.benchmark import add_output, finish
 from cudal2.cli.main import guarded
 from cudal2.cli.output import note
@@ -65,6 +66,7 @@ def main() -> None:
     shared.add_cache(parser)
     add_output(parser)
     arguments = parser.parse_args()
+    require_gpu(arguments.device)
     best = best_configs(read_records(bundled_recording()).measurements, _TOP)
     problems = [Problem.parse(mnk) for mnk in arguments.shapes]
     unknown = [problem.mnk for problem in problems if problem not in best]

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from cudal2.cli import arguments as shared
+from cudal2.cli.backend import require_gpu
 from cudal2.cli.benchmark import add_output, finish
 from cudal2.cli.main import guarded
 from cudal2.problem import Problem
@@ -35,6 +36,7 @@ def main() -> None:
     shared.add_cache(parser)
     add_output(parser)
     arguments = parser.parse_args()
+    require_gpu(arguments.device)
     space, rng, settings = SearchSpace(), np.random.default_rng(0), BenchSettings()
     problems = [Problem.parse(mnk) for mnk in SHAPES]
     drawn = {problem: space.sample(problem, rng, arguments.candidates) for problem in problems}

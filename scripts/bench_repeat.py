@@ -21,6 +21,7 @@ from typing import Any
 
 from cudal2.build.pool import BuildPool
 from cudal2.cli import arguments as shared
+from cudal2.cli.backend import require_gpu
 from cudal2.cli.benchmark import add_output, finish
 from cudal2.cli.eval import PDL_COLUMNS
 from cudal2.cli.main import guarded
@@ -105,6 +106,7 @@ def gpu_of(folder: Path) -> str:
 
 def judge_runs(arguments: argparse.Namespace, left: Sequence[Plan]) -> str:
     """Judges what is left of each run; the GPU's name."""
+    require_gpu(arguments.device)
     settings, cache = load_bench(arguments.bench), shared.build_cache(arguments)
     end = time.monotonic() + (arguments.minutes * 60.0 if arguments.minutes else math.inf)
     with (

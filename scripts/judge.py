@@ -18,6 +18,7 @@ from pathlib import Path
 from cudal2.bench.baselines import contestants
 from cudal2.build.pool import BuildPool
 from cudal2.cli import arguments as shared
+from cudal2.cli.backend import require_gpu
 from cudal2.cli.eval import PDL_COLUMNS
 from cudal2.cli.main import guarded
 from cudal2.cli.output import note
@@ -35,6 +36,7 @@ from cudal2.space.space import SearchSpace
 def main() -> None:
     """Plans, judges, says how it went."""
     arguments = parse()
+    require_gpu(arguments.device)
     contestants.require(arguments.optional)
     records = [row for path in arguments.records for row in read_records(path, allow_mixed=True).measurements]
     best = best_configs(records, arguments.top)

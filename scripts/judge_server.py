@@ -19,6 +19,7 @@ from cudal2.bench.server.traffic import Traffic
 from cudal2.build.host import compile_shared
 from cudal2.build.pool import BuildPool
 from cudal2.cli import arguments as shared
+from cudal2.cli.backend import require_gpu
 from cudal2.cli.eval_server import DEFAULT_QPS
 from cudal2.cli.main import guarded
 from cudal2.cli.output import note
@@ -39,6 +40,7 @@ from cudal2.space.space import SearchSpace
 def main() -> None:
     """Plans, serves, says how it went."""
     arguments = parse()
+    require_gpu(arguments.device)
     settings, cache = load_bench(arguments.bench), shared.build_cache(arguments)
     traffic = Traffic(
         arguments.target_qps, tuple(arguments.state or STATES), seconds=arguments.seconds, seed=settings.seed

@@ -49,6 +49,7 @@ def repeat(monkeypatch, tmp_path):
             yield Judgement(request, tuple(rows))
 
     runner = SimpleNamespace(worker=None, toolchain=None, fingerprint=lambda: FINGERPRINT)
+    monkeypatch.setattr(module, "require_gpu", lambda device: None)
     monkeypatch.setattr(module, "LocalRunner", lambda *_, **__: contextlib.nullcontext(runner))
     monkeypatch.setattr(module, "BuildPool", lambda *_: contextlib.nullcontext(ScriptedPool()))
     monkeypatch.setattr(finals_module, "judge", judge)

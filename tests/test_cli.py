@@ -17,6 +17,7 @@ from cudal2.cli import main as cli
 from cudal2.cli.arguments import config
 from cudal2.cli.backend import gpu_problem
 from cudal2.errors import UsageError
+from cudal2.records.recording import bundled_recording
 from cudal2.settings import load_shapes, load_space
 from cudal2.space.axes import SM90_WS_AXES
 from cudal2.space.config import Sm90WsConfig
@@ -240,9 +241,26 @@ def test_doctor_asked_for_one_job_speaks_of_that_job(run, monkeypatch: pytest.Mo
 
 
 @no_gpu_here
-def test_doctor_fails_for_a_job_that_cannot_run(run) -> None:
-    code, _, stderr = run("doctor", "--need", "gpu")
-    assert code == 2 and "GPU" in stderr.splitlines()[-1]
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize(
+    "command",
+    ["judge.py {} --out out", "judge_server.py --out out", "bench_repeat.py", "bench_judge.py", "bench_measure.py"],
+)
+def test_scripts_that_measure_say_at_once_that_there_is_no_gpu(command: str, tmp_path: Path) -> None:
+    script, *arguments = command.format(bundled_recording()).split()
+    path = Path(__file__).parents[1] / "scripts" / script
+    ran = subprocess.run([sys.executable, path, *arguments], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert ran.returncode == 2 and not ran.stdout
+    (said,) = ran.stderr.splitlines()
+    assert said.startswith("error: this needs a GPU: ")
+    assert not list(tmp_path.iterdir())
+
+
+@no_gpu_here
+@pytest.mark.parametrize("job", ["gpu", "server", "foreign", "profile"])
+def test_doctor_fails_for_a_job_that_cannot_run(run, job) -> None:
+    code, stdout, stderr = run("doctor", "--need", job)
+    assert code == 2 and "GPU" in stderr.splitlines()[-1] and "MISSING  GPU " in stdout
 
 
 def test_doctor_sees_an_unwritable_cache(run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -195,6 +195,7 @@ def script(monkeypatch: pytest.MonkeyPatch):
         return serving(request.problem.mnk, target_qps=request.traffic.target_qps)
 
     runner = types.SimpleNamespace(worker=ScriptedWorker(), toolchain=None, fingerprint=lambda families=(): FINGERPRINT)
+    monkeypatch.setattr(module, "require_gpu", lambda device: None)
     monkeypatch.setattr(module, "LocalRunner", lambda *_, **__: contextlib.nullcontext(runner))
     monkeypatch.setattr(module, "BuildPool", lambda *_: contextlib.nullcontext(ScriptedPool()))
     monkeypatch.setattr(servings_module, "run_server", run_server)

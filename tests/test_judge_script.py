@@ -35,6 +35,7 @@ def judge(monkeypatch):
             yield Judgement(request, tuple(final_rows(request.problem.mnk, 1.0, {"cublaslt_auto": 2.0})))
 
     runner = types.SimpleNamespace(worker=None, toolchain=None, fingerprint=lambda families: FINGERPRINT)
+    monkeypatch.setattr(module, "require_gpu", lambda device: None)
     monkeypatch.setattr(module, "LocalRunner", lambda *_, **__: contextlib.nullcontext(runner))
     monkeypatch.setattr(module, "BuildPool", lambda *_: contextlib.nullcontext(ScriptedPool()))
     monkeypatch.setattr(finals_module, "judge", judge)

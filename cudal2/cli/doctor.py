@@ -21,12 +21,14 @@ from cudal2.errors import Cudal2Error, EnvironmentProblemError
 from cudal2.paths import cache_dir, configs_dir, data_dir, kernels_dir
 
 _EPILOG = """jobs: table (read tables), replay (train, no GPU), build (compile kernels), gpu (measure),
-      server (eval --mode server) and profile (counters), on top of gpu; report (plots)
+      server (eval --mode server), foreign (eval --source) and profile (counters), each with all of gpu; report (plots)
 examples:
   cudal2 doctor                 everything; exit code 2 only if the jobs that need no GPU cannot run
   cudal2 doctor --need gpu      what measuring needs; exit code 2 unless this machine can"""
 
 JOBS = ("table", "replay", "build", "gpu", "server", "foreign", "profile", "report")
+#: Jobs that need all that measuring needs, and more.
+_ON_A_GPU = ("server", "foreign", "profile")
 
 
 @dataclass(frozen=True)
@@ -61,7 +63,8 @@ def add(commands: Any) -> argparse.ArgumentParser:
 
 def run(arguments: argparse.Namespace) -> int:
     """Runs the command."""
-    needed = tuple(job for job in JOBS if job in (arguments.need or ("table", "replay", "build")))
+    asked = arguments.need or ("table", "replay", "build")
+    needed = tuple(job for job in JOBS if job in asked or (job == "gpu" and set(_ON_A_GPU) & set(asked)))
     checks = [check for check in examine(arguments.arch) if not arguments.need or set(needed) & set(check.jobs)]
     if arguments.json:
         print_json([asdict(check) for check in checks])
@@ -200,7 +203,10 @@ def _free_gib(path: Path) -> float:
 
 def _gpu() -> Check:
     problem = gpu_problem()
-    fix = "use a machine with a Hopper or Ampere GPU and its driver; only `record`, `eval` and `--backend gpu` need one"
+    fix = (
+        "use a machine with a Hopper or Ampere GPU and its driver;"
+        " only `record`, `eval`, `profile` and `--backend gpu` need one"
+    )
     return Check("GPU", ("gpu",), problem is None, problem or gpu_arch().name, "" if problem is None else fix)
 
 
