@@ -131,6 +131,18 @@ def by_label(rows, entrants):
     return {one.label: row for one, row in zip(entrants, rows, strict=True)}
 
 
+@pytest.mark.parametrize("warmup_s", [0.0, 1e-6])
+def test_a_row_has_the_launches_of_replays_that_warming_up_made_longer(warmup_s):
+    class Lengthening(CpuArena):
+        def prepare(self, entrant):
+            prepared = super().prepare(entrant)
+            prepared.warm_up = lambda: setattr(prepared, "launches", 7)
+            return prepared
+
+    (only,) = judged([entrant("ours", ours=True, pdl=False)], Lengthening(), RoundLimits(3, warmup_s))
+    assert only.ok and only.launches == 7
+
+
 def test_every_contestant_gets_its_rounds_and_the_better_reference_layout():
     arena = CpuArena()
     rows = judged([entrant("ours", ours=True, pdl=False), *BASELINES], arena, LIMITS)

@@ -127,7 +127,12 @@ class HostStopwatch:
             self.open -= 1
 
         return types.SimpleNamespace(
-            launches=launches * repeats, sets_used=self.sets.count, run_once=run, time_us=time_us, close=close
+            launches=launches * repeats,
+            sets_used=self.sets.count,
+            run_once=run,
+            lengthen=lambda replay_ms: run(),
+            time_us=time_us,
+            close=close,
         )
 
 

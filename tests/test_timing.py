@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from cudal2.bench import timing
 from cudal2.bench.timing import interleave, launches_for, sized_graph, too_fast
 from cudal2.floor import physical_us
 from cudal2.problem import Problem
@@ -123,6 +124,40 @@ def test_a_long_replay_is_a_short_graph_run_over_and_over_in_whole_rotations(tim
 def test_a_short_replay_is_one_graph(time_us: float, sets: int) -> None:
     graph: Any = sized_graph(HostBoundStopwatch(time_us, time_us, sets), None, 2.0)  # type: ignore[arg-type]
     assert graph.captured == graph.launches < 1.06 * 2_000.0 / time_us + 1
+
+
+class RisingClocks:
+    """Runs graphs of no launches that take ``once_ms``, and counts the runs."""
+
+    def __init__(self, once_ms: float, sets: int) -> None:
+        self.sets, self.stream, self.once_ms, self.runs = SimpleNamespace(count=sets), 0, once_ms, 0
+
+    def time_ms(self, enqueue: Any) -> float:
+        before = self.runs
+        enqueue()
+        return (self.runs - before) * self.once_ms
+
+
+@pytest.mark.parametrize(
+    ("once_ms", "repeats", "then"), [(2.0, 11, 11), (1.6, 11, 14), (2.2, 11, 11), (1.6, 1, 1), (30.0, 2, 2)]
+)
+def test_a_replay_that_was_sized_at_low_clocks_is_lengthened(
+    monkeypatch: pytest.MonkeyPatch, once_ms: float, repeats: int, then: int
+) -> None:
+    """As sized, 11 runs of a graph of 2 ms; a kernel that got faster since needs more of them."""
+    stopwatch: Any = RisingClocks(once_ms, sets=50)
+
+    class Captured:
+        def __init__(self, stream: int, enqueue: Any) -> None: ...
+
+        def launch(self, stream: int) -> None:
+            stopwatch.runs += 1
+
+    monkeypatch.setattr(timing, "Graph", Captured)
+    graph = timing.TimedGraph(stopwatch, None, 100, repeats)  # type: ignore[arg-type]
+    graph.lengthen(20.0)
+    assert graph.launches == 100 * then
+    assert graph.time_us() * graph.launches == pytest.approx(then * once_ms * 1e3)
 
 
 def test_a_time_under_what_the_hardware_can_do_is_not_believed() -> None:

@@ -171,6 +171,18 @@ class TimedGraph:
         """Microseconds per launch of one replay."""
         return self._stopwatch.time_ms(self.run) * 1e3 / self.launches
 
+    def lengthen(self, replay_ms: float) -> None:
+        """Runs the graph once; where a replay would be shorter than ``replay_ms``, it runs the graph more often.
+
+        What was sized before the clocks were up falls short of its time later: of the first 1,536 rows of fresh
+        processes 13 did, by up to a fifth. Only a graph that is run several times needs no new capture for it.
+        """
+        once_ms = self._stopwatch.time_ms(self.run_once)
+        if self._repeats > 1:
+            captured = self.launches // self._repeats
+            self._repeats = max(self._repeats, math.ceil(_SIZING_MARGIN * replay_ms / once_ms))
+            self.launches = captured * self._repeats
+
     def close(self) -> None:
         """Gives the graph back; call after a synchronisation."""
         self._graph.destroy()

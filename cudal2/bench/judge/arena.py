@@ -87,7 +87,8 @@ class DeviceArena:
                 return entrant.call.prepare(self.replay_ms)
             contestant = self._bind(entrant)
             context = self.context
-            return DevicePrepared(sized_graph(context.stopwatch, contestant, self.replay_ms), context)
+            graph = sized_graph(context.stopwatch, contestant, self.replay_ms)
+            return DevicePrepared(graph, context, self.replay_ms)
 
     def too_fast(self, time_us: float) -> str:
         """Why a time cannot be believed; empty if it can."""
@@ -111,18 +112,23 @@ class DevicePrepared:
 
     detail = ""
 
-    def __init__(self, graph: TimedGraph, context: ProblemContext) -> None:
+    def __init__(self, graph: TimedGraph, context: ProblemContext, replay_ms: float) -> None:
         self._graph = graph
         self._context = context
-        self.launches = graph.launches
+        self._replay_ms = replay_ms
+
+    @property
+    def launches(self) -> int:
+        """Launches per replay."""
+        return self._graph.launches
 
     def time_us(self) -> float:
         """Microseconds per launch of one replay."""
         return self._graph.time_us()
 
     def warm_up(self) -> None:
-        """Runs the graph once."""
-        self._graph.run_once()
+        """Runs the graph once, and sees to it that a replay still lasts as long as it must."""
+        self._graph.lengthen(self._replay_ms)
 
     def recheck(self) -> CheckResult:
         """One more replay from poisoned outputs: every one must be written, and a sample of one must be right."""

@@ -7,6 +7,7 @@ work is behind ``Arena``, so that the rules are tested with contestants that che
 from __future__ import annotations
 
 import dataclasses
+import functools
 import statistics
 import time
 from collections.abc import Mapping, Sequence
@@ -73,7 +74,7 @@ class Prepared(Protocol):
         """Microseconds per launch of one replay."""
 
     def warm_up(self) -> None:
-        """Runs some launches whose time does not count; a whole replay's at most."""
+        """Runs some launches whose time does not count, a whole replay's at most; may lengthen the replays to come."""
 
     def recheck(self) -> CheckResult:
         """Whether one more replay still writes every output, and rightly."""
@@ -169,9 +170,8 @@ def contest(entrants: Sequence[Entrant], arena: Arena, limits: RoundLimits) -> C
                 prepared[entrant.label] = admitted
         if prepared:
             timed = {label: launches.time_us for label, launches in prepared.items()}
-            # Where nothing is to be heated, whole replays before those that count would only take time.
-            brief = None if limits.warmup_s else {label: launches.warm_up for label, launches in prepared.items()}
-            held.times, held.clocks = run_rounds(timed, limits, arena.clocks, warmup=brief)
+            warmup = {label: functools.partial(_warm_up, one, limits.warmup_s > 0) for label, one in prepared.items()}
+            held.times, held.clocks = run_rounds(timed, limits, arena.clocks, warmup=warmup)
         for label, launches in prepared.items():
             _inspect(label, launches, arena, held)
     finally:
@@ -221,9 +221,16 @@ def _admit(entrant: Entrant, arena: Arena, held: Contest) -> Prepared | None:
     return prepared
 
 
+def _warm_up(launches: Prepared, heat: bool) -> None:
+    """Where nothing is to be heated, whole replays before those that count would only take time."""
+    launches.warm_up()
+    if heat:
+        launches.time_us()
+
+
 def _inspect(label: str, launches: Prepared, arena: Arena, held: Contest) -> None:
     """What only shows after timing: results that went wrong on the way, times that cannot be."""
-    held.details[label] = launches.detail
+    held.details[label], held.launches[label] = launches.detail, launches.launches
     try:
         rechecked = launches.recheck()
     except arena.errors as error:
