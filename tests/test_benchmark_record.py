@@ -70,7 +70,9 @@ def test_a_benchmark_that_was_not_run_has_no_row():
     assert "| 224 in 20.0 s on 16 | `python scripts/bench_build.py` | 2000-01-02, Test, 1 core |" in text
     assert "steps/s" not in text and "GPU-hour" not in text
     failed = speed_markdown({"build": benchmark("build", {**BUILD, "failed": 2})})
-    assert "224 in 20.0 s on 16, 2 failed" in failed
+    assert "224 in 20.0 s on 16, 2 failed" in failed and "missed" not in failed
+    slow = speed_markdown({"build": benchmark("build", {**BUILD, "wall_s": 61.0})})
+    assert slow.count("missed") == 1 and "| **missed:** 224 in 61.0 s on 16 |" in slow
 
 
 def test_the_search_table_has_a_row_per_strategy_and_says_what_could_be_found():

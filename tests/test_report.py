@@ -223,7 +223,10 @@ def test_readme_says_which_shapes_the_table_leaves_to_the_library(tmp_path):
     records += final_rows("64_64_256", 1.0, {"cublaslt_auto": 2.0}, pdl=True)
     table = KernelTable.from_measurements(records, fingerprint())
     text = readme.results_markdown(shards_of(tmp_path, records), [table])
-    assert "serves a kernel of ours on 2 of 3 shapes (1 with PDL), the library on 1: 64_64_128." in text
+    assert "serves a kernel of ours on 2 of 3 shapes (1 with PDL), the library on 1: 64_64_128.\n" in f"{text}\n"
+    searched = KernelTable.from_measurements([row("64_64_64", "sm90_ws", [1.0], config=CONFIG)], fingerprint())
+    text = readme.results_markdown(shards_of(tmp_path / "again", records), [searched])
+    assert "on 1 of 1 shapes (0 with PDL). 1 were chosen by a search, not judged in a final." in text
 
 
 def test_the_readme_of_this_tree_is_what_the_shipped_measurements_say_and_short(tmp_path):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
@@ -117,13 +118,17 @@ def _provenance(shards: Shards) -> str:
     ours = "the configuration that another process selected" if beforehand else "the fastest finalist"
     return (
         f"Measured {_span(shards)} on {devices}. Protocol v{protocol}: {rounds_text(shards)}, all"
-        " contestants interleaved, CUDA graphs over rotating buffers that outsize the L2, N(0,1) data, clocks free.\n"
-        f"A speed-up is the median over rounds of baseline time / our time; ours is {ours}, cuBLAS and"
-        " cuBLASLt the better of their NN and TN runs. Won, tied, lost go by its 95 % interval; a shape only the"
-        " baseline solved is lost. Slower: by more than 5 %. Of floor: geomean of the time that launch and sustained"
-        " rates of the chip allow (`cudal2/floor.py`) over ours / theirs. The last five columns are geomeans by class"
-        " of that time. Everything down to the next marker is written by\n"
-        "`python -m cudal2 report --readme README.md` from the measurements in `cudal2/data`, no figure by hand."
+        " contestants interleaved, CUDA graphs over rotating buffers that outsize the L2, N(0,1) data, clocks free."
+        " Everything down to the next marker is written by `python -m cudal2 report --readme README.md` from the"
+        " measurements in `cudal2/data`, no figure by hand.\n\n"
+        "- *Geomean, mean, worst*: of the speed-up, the median over rounds of baseline time / our time; above 1 ours is"
+        f" faster. Ours is {ours}, cuBLAS and cuBLASLt the better of their NN and TN runs.\n"
+        "- *Won, tied, lost*: its 95 % interval lies above 1, holds 1, lies below 1. *Lost* again as a share; a shape"
+        " only the baseline solved is lost. *Slower*: ours takes over 5 % longer.\n"
+        "- *Of floor*: what launch and sustained rates of the chip allow (`cudal2/floor.py`) over the time of ours /"
+        " theirs. The last five columns: geomean of the speed-up by class of that floor, with the number of shapes.\n"
+        "- *Our PDL*: on helps short kernels launched back to back, and no kernel that runs alone (PDL, below). Read"
+        " the row that matches how you launch."
     )
 
 
@@ -196,7 +201,8 @@ def _server(acc: str, found: Sequence[ServerBoard]) -> str:
         "Host latency of one request at a time at random arrivals, from just before the submission to the completion as"
         " a native client sees it; our PDL is off. Won, tied, lost, mean and worst are of the p50, by the interval over"
         " blocks of requests; then p50, p95, p99 and the device time of a launch alone, each as geomean of theirs over"
-        " ours and of both in us. `python -m cudal2 report` has the other baselines."
+        " ours and of both in us. `python -m cudal2 report` has the other baselines.\n"
+        "Where p50 differs and the device column does not, the submission makes the difference, not the kernel."
     )
     lines = [f"- {line}" for board in found if (line := _server_remarks(board))]
     table = "\n".join(f"| {' | '.join(row)} |" for row in rows)
@@ -251,8 +257,12 @@ def _served(table: KernelTable) -> str:
     ours = len(table) - len(library)
     with_pdl = sum(entry.pdl for entry in table.entries)
     rest = f", the library on {len(library)}: {_listed(library)}" if library else ""
-    moved = sum(entry.evidence == "transferred" for entry in table.entries)
-    origin = f" {moved} were measured with the other layout of B only." if moved else ""
+    found = Counter(entry.evidence for entry in table.entries)
+    origins = {
+        "were measured with the other layout of B only": found["transferred"],
+        "were chosen by a search, not judged in a final": found["searched"] + found["exhaustive"],
+    }
+    origin = "".join(f" {count} {words}." for words, count in origins.items() if count)
     return f"- `{name}` serves a kernel of ours on {ours} of {len(table)} shapes ({with_pdl} with PDL){rest}.{origin}"
 
 
