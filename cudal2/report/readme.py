@@ -259,10 +259,10 @@ def _served(table: KernelTable) -> str:
     rest = f", the library on {len(library)}: {_listed(library)}" if library else ""
     found = Counter(entry.evidence for entry in table.entries)
     origins = {
-        "were measured with the other layout of B only": found["transferred"],
-        "were chosen by a search, not judged in a final": found["searched"] + found["exhaustive"],
+        "Measured with the other layout of B only": found["transferred"],
+        "Chosen by a search, not judged in a final": found["searched"] + found["exhaustive"],
     }
-    origin = "".join(f" {count} {words}." for words, count in origins.items() if count)
+    origin = "".join(f" {words}: {count}." for words, count in origins.items() if count)
     return f"- `{name}` serves a kernel of ours on {ours} of {len(table)} shapes ({with_pdl} with PDL){rest}.{origin}"
 
 
