@@ -14,6 +14,7 @@ from pathlib import Path
 import host_platform
 import pytest
 
+from cudal2.bench.foreign import process as judge_end
 from cudal2.bench.foreign.process import ForeignError, ForeignProcess
 from cudal2.records.measurement import Status
 
@@ -134,3 +135,44 @@ def test_a_program_that_does_not_start_is_a_reason(tmp_path: Path) -> None:
     with ForeignProcess([sys.executable, "-c", "raise SystemExit('no GPU')"], {}, tmp_path / "log") as process:
         with pytest.raises(ForeignError, match=r"its process ended with exit code 1 \(no GPU\); log: "):
             process.ask("idle", 20.0)
+
+
+#: Programs in the place of the foreign process, with ``ordered()``, which waits for an order, and ``out``, the pipe of
+#: answers; and what the judge makes of each, asked twice.
+LIARS = {
+    "ordered(); os.write(out, b'?' * 2**20)": "answers what was not asked",
+    "ordered(); os.write(out, b'\\n' * 2**20)": "answers what was not asked",
+    "ordered(); os.write(out, b'[' * 60_000 + b'\\n'); time.sleep(60)": "answers what was not asked",
+    "ordered(); os.write(out, b'\\xff{}\\n'); time.sleep(60)": "answers what was not asked",
+    "ordered(); answer(2); answer(1); time.sleep(60)": "answers what was not asked",
+    "ordered(); answer(1); answer(1); time.sleep(60)": "answers what was not asked",
+    "ordered(); answer(1); ordered(); answer(-2); time.sleep(60)": "answers what was not asked",
+    "ordered(); os.write(out, b'[1]\\n'); time.sleep(60)": "answers what was not asked",
+    "ordered(); answer(1); os.close(out)": "ended with exit code 0",
+    "ordered(); os.write(out, b'{')": "answers what was not asked",
+    "ordered(); answer(1, outcome='x', text='a\\n\\x1b[2J' * 1_000); time.sleep(60)": "a  [2Ja  [2J",
+    "ordered(); answer(1, outcome=[], text={'a': None}); time.sleep(60)": "{'a': None}",
+    "ordered(); [os.write(out, b' ') and time.sleep(0.2) for _ in range(300)]": "no answer within 1 s",
+    "os.close(orders); time.sleep(60)": "no answer within 1 s|ended",
+}
+LIAR = """
+import json, os, sys, time
+options = json.loads(sys.argv[1])
+orders, out = options["commands"], options["replies"]
+def ordered(): return os.read(orders, 2**16)
+def answer(number, **more): os.write(out, json.dumps({"number": number, "value": 1.0, **more}).encode() + b"\\n")
+"""
+
+
+@pytest.mark.parametrize("program", LIARS)
+def test_a_process_that_talks_nonsense_is_ended_in_one_line(
+    program: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(judge_end, "_STOP_S", 0.2)  # no guard here that sees the judge hang up
+    command = [sys.executable, "-c", LIAR + program]
+    with ForeignProcess(command, {}, tmp_path / "run.log") as process:
+        with pytest.raises(ForeignError, match=LIARS[program].replace("[2J", r"\[2J")) as caught:
+            for _ in range(2):
+                process.ask("idle", 1.0)
+        assert str(caught.value).isprintable() and len(str(caught.value)) < 1_000
+    assert gone(process.pid)

@@ -166,3 +166,26 @@ def test_the_check_data_of_a_cheat_does_not_survive_it(judged: Judged) -> None:
     """A second trial in the same judge starts from scratch."""
     assert outcome(judged("changes_its_input"))[0] is Status.CORRECTNESS
     assert outcome(judged("honest"))[0] is Status.CORRECT
+
+
+#: What the kernel's process says instead of a time or of what it left behind.
+LIES = [5e-324, 1e300, float("inf"), float("nan"), -1.0, 0.0, 5, None, True, [1.0], 10**400, "x\n\x1b[2J" * 20_000]
+
+
+@pytest.mark.parametrize("order", ["replay", "left_behind", "prepare", "repeat"])
+@pytest.mark.parametrize("lie", LIES, ids=lambda lie: repr(lie)[:12])
+def test_no_answer_of_a_lying_process_is_more_than_its_own_failure(
+    lie: object, order: str, judged: Judged, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loaded: list[str] = []
+    real = module.ForeignProcess.ask
+
+    def ask(process: module.ForeignProcess, asked: str, deadline_s: float, **arguments: object) -> object:
+        answer = real(process, asked, deadline_s, **arguments)
+        loaded.extend([asked] if asked == "load" else [])
+        return lie if asked == order and loaded else answer
+
+    monkeypatch.setattr(module.ForeignProcess, "ask", ask)
+    status, reason = outcome(judged("honest"), 1)
+    assert reason.isprintable() and len(reason) < 500
+    assert status is Status.QUARANTINED if order == "replay" else status in (Status.CORRECT, Status.RUNTIME)

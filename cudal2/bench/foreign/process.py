@@ -23,6 +23,14 @@ from cudal2.records.measurement import Status
 
 _STOP_S = 10.0
 _MAX_ANSWER_BYTES = 2**16
+#: What a line of ours quotes of foreign code.
+_QUOTED_CHARS = 300
+
+
+def quoted(said: object) -> str:
+    """What foreign code says, as part of one of our lines: short, and nothing that moves a cursor."""
+    text = str(said)[:_QUOTED_CHARS]
+    return "".join(character if character.isprintable() else " " for character in text)
 
 
 class ForeignError(Exception):
@@ -123,7 +131,7 @@ class ForeignProcess:
         answer = self._exchange(message, deadline_s)
         if "outcome" not in answer:
             return answer.get("value")
-        outcome, text = str(answer["outcome"]), str(answer.get("text", ""))
+        outcome, text = str(answer["outcome"]), quoted(answer.get("text", ""))
         raise ForeignError(_STATUSES.get(outcome, Status.RUNTIME), self._line(_WORDS.get(outcome, "") + text), True)
 
     def stop(self) -> None:
@@ -181,7 +189,7 @@ class ForeignProcess:
             if not piece or len(self._unread) > _MAX_ANSWER_BYTES:
                 return self._unread and b"?\n"
         line, _, self._unread = self._unread.partition(b"\n")
-        return line
+        return line or b"?"
 
     def _cause_of_death(self) -> str:
         with suppress(subprocess.TimeoutExpired):
@@ -198,5 +206,5 @@ class ForeignProcess:
     def _line(self, text: str) -> str:
         """With the last words of the library, and where the others are."""
         last = next((line.strip() for line in reversed(last_lines(self.log)) if line.strip()), "")
-        said = f" ({last[:160]})" if last and last not in text else ""
+        said = f" ({quoted(last[:160])})" if last and last not in text else ""
         return f"{text}{said}; log: {self.log}"

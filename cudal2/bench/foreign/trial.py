@@ -18,12 +18,12 @@ import torch
 
 from cudal2.bench.correctness import CheckResult, Checks, check_sample
 from cudal2.bench.foreign.memory import Platform, arena_of
-from cudal2.bench.foreign.process import ForeignError, ForeignProcess
+from cudal2.bench.foreign.process import ForeignError, ForeignProcess, quoted
 from cudal2.bench.inputs import BufferSets
 from cudal2.bench.timing import launches_for, split_launches
 from cudal2.build.foreign import ForeignKernel
 from cudal2.problem import Problem
-from cudal2.records.measurement import Status
+from cudal2.records.measurement import LEAST_US, MOST_US, Status
 from cudal2.settings import BenchSettings
 
 #: Its context, and torch where it needs that.
@@ -198,8 +198,8 @@ class ForeignTrial:
         changed = self._watched.changed(self.sets)
         if changed:
             raise ForeignError(Status.CORRECTNESS, f"while it was timed, it changed its input {changed}")
-        if not isinstance(device_ms, float) or not 0.0 < device_ms < math.inf:
-            raise ForeignError(Status.QUARANTINED, f"it reports a time of {device_ms} ms")
+        if not isinstance(device_ms, float) or not LEAST_US <= device_ms * 1e3 <= MOST_US:
+            raise ForeignError(Status.QUARANTINED, f"it reports a time of {quoted(device_ms)} ms")
         return Replay(device_ms, wall_ms)
 
     def refuse_settings(self) -> None:
@@ -210,7 +210,7 @@ class ForeignTrial:
         """
         left = self._ask("left_behind") or self._platform.left_behind()
         if left:
-            raise ForeignError(Status.RUNTIME, f"it left {left}")
+            raise ForeignError(Status.RUNTIME, f"it left {quoted(left)}")
 
     def _start(self) -> None:
         """A fresh process; what an exchange costs is measured before anything foreign is in it."""
@@ -264,7 +264,7 @@ class ForeignTrial:
             launches = max(launches + 1, min(_SIZING_STEP * launches, wanted))
 
     def _capture(self, launches: int, repeats: int = 1) -> str:
-        return str(self._ask("prepare", arena="timing", launches=launches, repeats=repeats))
+        return quoted(self._ask("prepare", arena="timing", launches=launches, repeats=repeats))
 
     def _refuse_leaks(self) -> None:
         """Device memory before and after many calls, seen from here; twice, since others may allocate meanwhile."""
@@ -275,7 +275,7 @@ class ForeignTrial:
             lost = before - self._platform.free_bytes()
             if lost < _LEAK_BYTES:
                 return
-        raise ForeignError(Status.RUNTIME, f"it leaks device memory: {lost / 2**20:.1f} MiB over {calls} calls")
+        raise ForeignError(Status.RUNTIME, f"it leaks device memory: {lost / 2**20:.1f} MiB over {quoted(calls)} calls")
 
     def _refuse_remembered_answers(self) -> None:
         """Work on operands seen a moment ago must take as long as on new ones; twice, since times are noisy."""
