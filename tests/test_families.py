@@ -13,11 +13,13 @@ from fabricated_recording import FINGERPRINT
 
 from cudal2.arch import ARCHS, SM80, SM90
 from cudal2.bench.judge.evaluate import table_configs
+from cudal2.build.artifact import BuiltKernel
 from cudal2.cli import arguments as shared
+from cudal2.cli.main import main
 from cudal2.errors import NothingValidError, RecordError, UsageError
 from cudal2.problem import Problem
 from cudal2.records.measurement import Measurement, Status
-from cudal2.records.recording import Recording, read_records
+from cudal2.records.recording import Recording, bundled_recording, read_records
 from cudal2.runners.replay import ReplayRunner
 from cudal2.search.analytic import columns_of, predict_us
 from cudal2.search.base import Budget, search
@@ -223,3 +225,48 @@ def test_a_mixed_table_is_read_back(tmp_path: Path) -> None:
     )
     table.save(tmp_path / "t.json")
     assert KernelTable.load(tmp_path / "t.json").entries == table.entries
+
+
+MMA_NAME = "16x16x16_s2_w1x1_swizzle_f1_plain_direct_b16_o1_m1"
+WS_NAME = "64x32x64_s2_coop1_c2x1_k1_tma_o1_m1"
+
+
+@pytest.fixture
+def no_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Everything builds at once."""
+
+    def build_all(requests, *_: object, **__: object):
+        none = Path("none")
+        return {config.name: BuiltKernel(config.name, "", none, 32, 0, 0, 384, 0.0, none) for config, _, _ in requests}
+
+    monkeypatch.setattr("cudal2.build.pool.build_all", build_all)
+    monkeypatch.setattr("cudal2.build.cache.resolve_toolchain", lambda *_: None)
+
+
+@pytest.mark.parametrize(
+    "command",
+    [("render", "--config"), ("build", "--limit", "1", "--config"), ("space", "--explain")],
+    ids=lambda command: command[0],
+)
+def test_a_named_configuration_is_judged_in_the_space_of_its_own_family(command, capsys, no_compiler) -> None:
+    shape = ("--mnk", "64_64_64")
+    assert main([*command, MMA_NAME, *shape]) == 0
+    assert main([*command, WS_NAME, *shape]) == 0
+    capsys.readouterr()
+    for flags in (("--arch", "sm80"), ("--family", "sm80_mma")):
+        assert main([*command, WS_NAME, *shape, *flags]) == 2
+        assert capsys.readouterr().err.splitlines()[-1].startswith("error: ")
+
+
+def test_a_configuration_that_is_not_built_is_told(capsys, no_compiler) -> None:
+    assert main(["build", "--config", MMA_NAME, "--config", WS_NAME, "--mnk", "1_8_8"]) == 0
+    assert main(["build", "--config", WS_NAME, "--mnk", "1_7_7"]) == 3
+    assert f"{WS_NAME} is illegal for 1_7_7: " in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("flags", [("--arch", "sm80"), ("--family", "sm80_mma")], ids=lambda flags: flags[1])
+@pytest.mark.parametrize("command", ["search", "train"])
+def test_a_recording_of_another_family_is_not_replayed(command, flags, capsys) -> None:
+    recording = str(bundled_recording())
+    assert main([command, "--backend", "replay", "--recording", recording, *flags]) == 2
+    assert "sm90_ws" in capsys.readouterr().err.splitlines()[-1]

@@ -199,6 +199,17 @@ def search_space(arguments: argparse.Namespace, default: str | None = None) -> S
     return SearchSpace(arguments.arch, load_space(chosen) if chosen else None, arguments.family)
 
 
+def space_of(arguments: argparse.Namespace, family: str, what: str) -> SearchSpace:
+    """As :func:`search_space`, of the family of something that was named.
+
+    Raises:
+        UsageError: ``--family`` asks for another one, or it does not run on ``--arch``.
+    """
+    if arguments.family not in ("", family):
+        raise UsageError(f"{what} is of kernel family {family}: leave out --family {arguments.family}")
+    return search_space(argparse.Namespace(**{**vars(arguments), "family": family}))
+
+
 def family(arguments: argparse.Namespace) -> str:
     """The kernel family that ``--arch``, ``--family`` and ``--space`` come to."""
     return search_space(arguments).family.name

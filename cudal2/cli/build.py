@@ -5,12 +5,18 @@ from __future__ import annotations
 import argparse
 import time
 from collections import Counter
+from collections.abc import Iterator
 from itertools import islice
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from cudal2.cli import arguments as shared
 from cudal2.cli.output import counted, note, print_json, print_table
 from cudal2.errors import NothingValidError
+from cudal2.problem import Problem
+from cudal2.space.config import KernelConfig
+
+if TYPE_CHECKING:
+    from cudal2.space.space import SearchSpace
 
 _EPILOG = """examples:
   cudal2 build --mnk 64_4096_64 --space sm90_record         every legal configuration of a narrowed space
@@ -56,19 +62,29 @@ def run(arguments: argparse.Namespace) -> int:
 def _requests(arguments: argparse.Namespace) -> list[Any]:
     """Each compile-time choice once: run-time axes share a cubin."""
     given = [shared.config(text) for text in arguments.config or ()]
+    spaces = {config: shared.space_of(arguments, config.family, config.name) for config in given}
     if given and not shared.chosen_shapes(arguments):
         return [(config, arguments.acc, arguments.layout) for config in given]
-    space = shared.search_space(arguments)
     requests: dict[str, Any] = {}
     for problem in shared.problems(arguments):
-        legal = (
-            [config for config in given if not space.explain(config, problem)] if given else space.enumerate(problem)
-        )
-        for config in islice(legal, arguments.limit):
+        for config in islice(_legal(arguments, spaces, problem), arguments.limit):
             requests.setdefault(config.build_name, (config, problem.acc, problem.layout))
     if not requests:
         raise NothingValidError("no configuration is legal for these shapes: `cudal2 space --mnk M_N_K` says why")
     return list(requests.values())
+
+
+def _legal(
+    arguments: argparse.Namespace, given: dict[KernelConfig, SearchSpace], problem: Problem
+) -> Iterator[KernelConfig]:
+    """Of those given, with a line for each that is not; of the whole space if none was."""
+    if not given:
+        yield from shared.search_space(arguments).enumerate(problem)
+    for config, space in given.items():
+        if reasons := space.explain(config, problem):
+            note(f"{config.name} is illegal for {problem.mnk}: {reasons[0]}")
+        else:
+            yield config
 
 
 def _summary(results: list[Any], seconds: float, as_json: bool) -> int:

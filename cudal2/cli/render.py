@@ -52,9 +52,10 @@ def _config(arguments: argparse.Namespace) -> KernelConfig:
 
     if arguments.config:
         config = shared.config(arguments.config)
+        space = shared.space_of(arguments, config.family, config.name)
         if arguments.mnk:
             problem = Problem.parse(arguments.mnk, arguments.acc, arguments.layout)
-            reasons = shared.search_space(arguments).explain(config, problem)
+            reasons = space.explain(config, problem)
             if reasons:
                 raise UsageError(f"{config.name} is illegal for {problem.mnk}: {reasons[0]}")
         return config

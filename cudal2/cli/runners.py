@@ -97,6 +97,7 @@ def open_replay(arguments: argparse.Namespace) -> Opened:
     path = arguments.recording or bundled_recording(arguments.acc, shared.family(arguments))
     recording = Recording.load(path, pdl=None if arguments.pdl is None else arguments.pdl == "on")
     recorded = recording.space
+    shared.space_of(arguments, recorded.family.name, path.name)
     narrowed = load_space(arguments.space) if arguments.space else None
     space = SearchSpace(recorded.arch, narrowed, recorded.family.name) if narrowed else None
     runner = ReplayRunner(recording, space, on_missing="mask")

@@ -44,11 +44,12 @@ def run(arguments: argparse.Namespace) -> int:
     from cudal2.problem import Problem
 
     problem = Problem.parse(arguments.mnk, arguments.acc, arguments.layout)
+    if arguments.explain:
+        config = shared.config(arguments.explain)
+        return _explain(shared.space_of(arguments, config.family, config.name), problem, config)
     space = shared.search_space(arguments)
     if arguments.axes:
         return _axes(space)
-    if arguments.explain:
-        return _explain(space, problem, arguments.explain)
     if arguments.list:
         return _list(space, problem, arguments.list)
     removed = space.removed_by_rule(problem)
@@ -92,8 +93,7 @@ def _axes(space: Any) -> int:
     return 0
 
 
-def _explain(space: Any, problem: Any, text: str) -> int:
-    config = shared.config(text)
+def _explain(space: Any, problem: Any, config: Any) -> int:
     reasons = space.explain(config, problem)
     for reason in reasons:
         print(reason)
