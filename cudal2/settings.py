@@ -311,7 +311,7 @@ def _read(kind: str, path_or_name: str | Path) -> tuple[Path, dict[str, Any]]:
         known = ", ".join(sorted(file.stem for file in (configs_dir() / kind).glob("*.yaml")))
         raise UsageError(f"no settings file {path}: give a .yaml file or one of {known}")
     try:
-        values = yaml.load(path.read_text(encoding="utf-8"), _Loader)  # noqa: S506: a SafeLoader
+        values = yaml.load(path.read_text(encoding="utf-8"), _Loader)  # a SafeLoader
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise UsageError(f"{path} is not valid YAML: {' '.join(str(error).split())}") from error
     if values is None:

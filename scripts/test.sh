@@ -7,6 +7,9 @@ source scripts/setup.sh
 if [[ ${1:-} == --setup-only ]]; then
     exit 0
 fi
-# One thread a process: the suite is many small arrays, and the cores are better spent on two workers.
+# One thread a process: the suite is many small arrays, and the cores are better spent on a worker each. A GPU is not
+# shared: two tests would time each other.
 export OMP_NUM_THREADS=1
-exec .venv/bin/python -m pytest "$@"
+workers=()
+has_gpu || workers=(-n auto --maxprocesses 8 --dist loadfile)
+exec .venv/bin/python -m pytest "${workers[@]}" "$@"
