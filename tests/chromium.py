@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import json
 import os
 import shutil
@@ -98,12 +97,6 @@ class Browser:
         found = self.call("Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True)
         assert "exceptionDetails" not in found, found
         return found["result"].get("value")
-
-    def screenshot(self, path: Path) -> Path:
-        """The whole page as PNG, to look at."""
-        found = self.call("Page.captureScreenshot", captureBeyondViewport=True)
-        path.write_bytes(base64.b64decode(found["data"]))
-        return path
 
     def requests(self) -> list[str]:
         """Addresses the page asked for since it was opened, data inside it left out."""

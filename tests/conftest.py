@@ -7,8 +7,10 @@ from pathlib import Path
 import pytest
 from fabricated_recording import made_up_recording
 
+from cudal2.cli import main as cli
 from cudal2.cli.backend import gpu_problem
 from cudal2.records.recording import Recording
+from cudal2.runners.replay import ReplayRunner
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -31,3 +33,21 @@ def private_cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.
 def tiny_recording() -> Recording:
     """Six shapes, every legal configuration of a small space, made-up times: for tests only."""
     return made_up_recording()
+
+
+@pytest.fixture(scope="module")
+def runner(tiny_recording: Recording) -> ReplayRunner:
+    """Replay of the tiny recording; what is not in it is masked."""
+    return ReplayRunner(tiny_recording, on_missing="mask")
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str]):
+    """Runs a command in this process and gives back its code, stdout and stderr."""
+
+    def call(*arguments: str | Path) -> tuple[int, str, str]:
+        code = cli.main([str(argument) for argument in arguments])
+        captured = capsys.readouterr()
+        return code, captured.out, captured.err
+
+    return call

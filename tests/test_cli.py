@@ -29,18 +29,6 @@ CONFIG = Sm90WsConfig(128, 128, 64, 4, "coop", 2, 1, 1, 1, "tma", 1, "m", 1, Fal
 no_gpu_here = pytest.mark.skipif(gpu_problem() is None, reason="this machine has a GPU")
 
 
-@pytest.fixture
-def run(capsys: pytest.CaptureFixture[str]):
-    """Runs a command in this process and gives back its code, stdout and stderr."""
-
-    def call(*arguments: str | Path) -> tuple[int, str, str]:
-        code = cli.main([str(argument) for argument in arguments])
-        captured = capsys.readouterr()
-        return code, captured.out, captured.err
-
-    return call
-
-
 @pytest.mark.parametrize("command", COMMANDS)
 def test_every_command_explains_itself(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as stop:

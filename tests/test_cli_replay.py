@@ -36,16 +36,6 @@ def settings(tmp_path: Path) -> Path:
     return path
 
 
-@pytest.fixture
-def run(capsys: pytest.CaptureFixture[str]):
-    def call(*arguments: str | Path) -> tuple[int, str, str]:
-        code = cli.main([str(argument) for argument in arguments])
-        captured = capsys.readouterr()
-        return code, captured.out, captured.err
-
-    return call
-
-
 def test_search_says_what_it_measured_and_merges_the_winners(run, recording: Path, tmp_path: Path) -> None:
     table = tmp_path / "table.json"
     arguments = ["search", "--recording", recording, "--strategy", "exhaustive", "--table", table, "--json"]

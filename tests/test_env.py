@@ -8,7 +8,6 @@ import warnings
 import gymnasium
 import numpy as np
 import pytest
-from fabricated_recording import made_up_recording
 from fabricated_runner import LiveRunner
 from gymnasium.utils.env_checker import check_env as gymnasium_check_env
 from stable_baselines3.common.env_checker import check_env as sb3_check_env
@@ -17,12 +16,6 @@ import cudal2.rl
 from cudal2.errors import UsageError
 from cudal2.rl.env import HgemmEnv
 from cudal2.rl.vec_env import HgemmVecEnv
-from cudal2.runners.replay import ReplayRunner
-
-
-@pytest.fixture(scope="module")
-def runner():
-    return ReplayRunner(made_up_recording(), on_missing="mask")
 
 
 @pytest.mark.parametrize("horizon", [1, 4])

@@ -8,7 +8,6 @@ import warnings
 import numpy as np
 import pytest
 import torch
-from fabricated_recording import made_up_recording
 from gymnasium.utils.env_checker import check_env
 from test_counters import profile
 from test_resume import SETTINGS, assert_same_state
@@ -23,15 +22,9 @@ from cudal2.rl.env import HgemmEnv
 from cudal2.rl.observed import digest
 from cudal2.rl.train import train
 from cudal2.rl.vec_env import HgemmVecEnv
-from cudal2.runners.replay import ReplayRunner
 
 SEEN = [1, 0.625, 0, 0, 1, 0.5, 1, 0.25, 1, 0.5]
 ABSENT = [0] * 10
-
-
-@pytest.fixture(scope="module")
-def runner():
-    return ReplayRunner(made_up_recording(), on_missing="mask")
 
 
 @pytest.fixture(scope="module")

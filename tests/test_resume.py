@@ -19,11 +19,6 @@ from cudal2.settings import TrainSettings
 SETTINGS = TrainSettings(n_envs=16, n_steps=4, batch_size=32, n_epochs=2, hidden=32, checkpoint_every=64)
 
 
-@pytest.fixture(scope="module")
-def runner():
-    return ReplayRunner(made_up_recording(), on_missing="mask")
-
-
 def assert_same_state(first, second):
     a, b = load(first), load(second)
     assert a.steps == b.steps and a.env == b.env and a.rng == b.rng and a.identity == b.identity

@@ -4,20 +4,13 @@ import math
 
 import numpy as np
 import pytest
-from fabricated_recording import made_up_recording
 
 from cudal2.records.measurement import Measurement, Status
-from cudal2.runners.replay import ReplayRunner
 from cudal2.search.analytic import columns_of, predict_us, rank
 from cudal2.search.base import FAILURE_LOG_RATIO, Budget, SearchSession, log_ratio, search
 from cudal2.search.compare import compare
 from cudal2.search.nearest import nearest_strategy
 from cudal2.search.strategies import STRATEGIES
-
-
-@pytest.fixture(scope="module")
-def runner():
-    return ReplayRunner(made_up_recording(), on_missing="mask")
 
 
 class CountingRunner:

@@ -2,7 +2,6 @@
 
 import numpy as np
 import pytest
-from fabricated_recording import made_up_recording
 from fabricated_runner import LiveRunner
 from stable_baselines3.common.vec_env import VecEnv
 
@@ -12,12 +11,6 @@ from cudal2.rl.curriculum import Curriculum
 from cudal2.rl.env import HgemmEnv
 from cudal2.rl.masks import MaskBank
 from cudal2.rl.vec_env import HgemmVecEnv
-from cudal2.runners.replay import ReplayRunner
-
-
-@pytest.fixture(scope="module")
-def runner():
-    return ReplayRunner(made_up_recording(), on_missing="mask")
 
 
 def problems_of(observations):
