@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from fabricated_recording import made_up_recording
 
+from cudal2.bench import device
 from cudal2.cli import main as cli
 from cudal2.cli.backend import gpu_problem
 from cudal2.records.recording import Recording
@@ -27,6 +29,16 @@ def private_cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.
     cache = tmp_path_factory.mktemp("cache")
     monkeypatch.setenv("CUDAL2_CACHE_DIR", str(cache))
     return cache
+
+
+@pytest.fixture(autouse=True)
+def private_gpu_lock(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A worker without a GPU waits for nobody else's tests; one with a GPU takes its turn."""
+    if "gpu" not in request.keywords:
+        folder = str(tmp_path_factory.getbasetemp())
+        monkeypatch.setattr(device, "tempfile", SimpleNamespace(gettempdir=lambda: folder))
 
 
 @pytest.fixture(scope="session")

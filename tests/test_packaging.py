@@ -24,11 +24,13 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_the_wheel_carries_everything_that_is_read_at_run_time(wheel: Path) -> None:
     names = set(zipfile.ZipFile(wheel).namelist())
-    shipped = [("kernels", "_kernels"), ("configs", "_configs"), ("cudal2/data", "data")]
+    package = [(f"cudal2/{name}", name) for name in ("bench", "build", "data")]
+    shipped = [("kernels", "_kernels"), ("configs", "_configs"), *package]
     for source, target in shipped:
         for path in (ROOT / source).rglob("*"):
-            if path.is_file() and not path.name.startswith("."):
+            if path.is_file() and path.suffix != ".pyc" and not path.name.startswith("."):
                 assert f"cudal2/{target}/{path.relative_to(ROOT / source)}" in names
+    assert {"cudal2/bench/server/client.c", "cudal2/build/foreign_entry.cu.in"} <= names
     assert "cudal2/py.typed" in names and any(name.endswith("LICENSE") for name in names)
     assert not [name for name in names if name.startswith(("tests", "scripts")) or name.endswith(".pyc")]
 

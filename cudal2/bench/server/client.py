@@ -100,6 +100,8 @@ class Submitter:
         submit: Name of a function of ``client.c``, or a function pointer.
         state: What that function takes; a ctypes structure, or nothing.
         operands: Addresses of A, B and C, one row per buffer set.
+        kept: What must live as long: addresses of it are in ``state``.
+        raised: Exceptions of a function in Python, which C cannot pass on.
     """
 
     submit: Any
