@@ -188,3 +188,10 @@ def test_doctor_finds_the_tool_or_says_what_to_install(machine, capsys):
     assert not seen()["ok"] and "install Nsight Compute" in seen()["fix"]
     fake_ncu.install(machine / "path")
     assert seen() == {"name": "Nsight Compute", "jobs": ["profile"], "ok": True, "found": "2025.3.1.0", "fix": ""}
+
+
+def test_a_tool_that_prints_without_end_is_quoted_briefly(machine, capsys):
+    fake_ncu.install(machine / "path", "head -c 300000 /dev/zero | tr '\\0' x")
+    assert call(machine, "--config", FIRST.name) == 2
+    (line,) = [line for line in capsys.readouterr().err.splitlines() if line.startswith("error: ")]
+    assert "xxx" in line and len(line) < 500

@@ -66,6 +66,7 @@ METRICS: dict[str, tuple[str, Units]] = {
 }
 _VERSION = re.compile(r"^Version (\d[\w.]*)", re.MULTILINE)
 _VERSION_DEADLINE_S = 30.0
+_CAUSE_CHARS = 300
 
 
 @dataclass(frozen=True)
@@ -231,4 +232,4 @@ def _cause(output: str) -> str:
     lines = [line.strip() for line in output.splitlines() if line.strip()]
     errors = [line for line in lines if line.startswith("==ERROR==") and "application returned" not in line]
     programs = [line for line in lines if not line.startswith("==")]
-    return next(iter([*errors, *programs[-1:], *lines[-1:]]), "it printed nothing")
+    return next(iter([*errors, *programs[-1:], *lines[-1:]]), "it printed nothing")[:_CAUSE_CHARS]
