@@ -23,7 +23,7 @@ from cudal2.build.compiler import Compilation, compile_source
 from cudal2.build.cores import default_jobs
 from cudal2.build.pool import BuildPool, Request
 from cudal2.build.toolchain import Toolchain
-from cudal2.cli.arguments import Parser
+from cudal2.cli.arguments import Parser, positive
 from cudal2.cli.benchmark import add_output, finish
 from cudal2.cli.main import guarded
 from cudal2.codegen import KernelSource, build_key, render
@@ -36,9 +36,15 @@ SHAPES = ("64_4096_64", "512_512_2048", "2048_2048_2048", "8192_8192_8192")
 def main() -> None:
     """Runs the three measurements and prints them."""
     parser = Parser(description=__doc__)
-    parser.add_argument("--kernels", type=int, default=48, help="kernels for the all-core measurement (default 48)")
-    parser.add_argument("--single", type=int, default=12, help="kernels for the one-core measurements (default 12)")
-    parser.add_argument("--jobs", type=int, default=default_jobs(), help="compiler processes (default: one per core)")
+    parser.add_argument(
+        "--kernels", type=positive, default=48, help="kernels for the all-core measurement (default 48)"
+    )
+    parser.add_argument(
+        "--single", type=positive, default=12, help="kernels for the one-core measurements (default 12)"
+    )
+    parser.add_argument(
+        "--jobs", type=positive, default=default_jobs(), help="compiler processes (default: one per core)"
+    )
     add_output(parser)
     arguments = parser.parse_args()
     toolchain = Toolchain.detect()

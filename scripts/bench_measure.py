@@ -31,8 +31,8 @@ SHAPES = ("64_64_64", "64_4096_64", "256_256_1024", "1024_1024_1024", "64_2048_1
 def main() -> None:
     """Measures shape by shape and prints one line each and the total."""
     parser = shared.Parser(description=__doc__)
-    parser.add_argument("--candidates", type=int, default=40, help="candidates per shape (default 40)")
-    parser.add_argument("--device", type=int, default=0, help="which GPU (default 0)")
+    parser.add_argument("--candidates", type=shared.positive, default=40, help="candidates per shape (default 40)")
+    parser.add_argument("--device", type=shared.index, default=0, help="which GPU (default 0)")
     shared.add_cache(parser)
     add_output(parser)
     arguments = parser.parse_args()

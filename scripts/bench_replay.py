@@ -14,7 +14,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from cudal2.cli.arguments import Parser
+from cudal2.cli.arguments import Parser, positive
 from cudal2.cli.benchmark import add_output, finish
 from cudal2.cli.main import guarded
 from cudal2.records.recording import Recording, bundled_recording
@@ -27,7 +27,7 @@ def main() -> None:
     """Trains once and prints the figures."""
     parser = Parser(description=__doc__)
     parser.add_argument("--recording", type=Path, help="recording to replay (default: the shipped one)")
-    parser.add_argument("--steps", type=int, help="environment steps (default: the settings', as in demo.sh)")
+    parser.add_argument("--steps", type=positive, help="environment steps (default: the settings', as in demo.sh)")
     add_output(parser)
     arguments = parser.parse_args()
     if hasattr(os, "sched_setaffinity"):

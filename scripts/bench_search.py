@@ -9,7 +9,6 @@ shape without a correct candidate counts as exp(-2). `exhaustive` at an unlimite
 
 from __future__ import annotations
 
-import argparse
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
@@ -18,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from cudal2.cli.arguments import Parser, positive
 from cudal2.cli.benchmark import add_output, finish
 from cudal2.cli.main import guarded
 from cudal2.problem import Problem
@@ -37,10 +37,10 @@ SEEDS = range(5)
 
 def main() -> None:
     """Runs the comparison and prints it."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = Parser(description=__doc__)
     parser.add_argument("--recording", type=Path, help="recording to replay (default: the shipped one)")
-    parser.add_argument("--folds", type=int, default=4, help="parts that are held out in turn (default 4)")
-    parser.add_argument("--steps", type=int, default=20_480, help="training steps per fold (default 20480)")
+    parser.add_argument("--folds", type=positive, default=4, help="parts that are held out in turn (default 4)")
+    parser.add_argument("--steps", type=positive, default=20_480, help="training steps per fold (default 20480)")
     add_output(parser)
     arguments = parser.parse_args()
     runner = ReplayRunner(Recording.load(arguments.recording or bundled_recording()), on_missing="mask")

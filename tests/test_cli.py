@@ -244,6 +244,22 @@ def test_scripts_that_measure_say_at_once_that_there_is_no_gpu(command: str, tmp
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize(
+    "command",
+    [
+        *("bench_build.py --kernels 0", "bench_build.py --jobs -1", "bench_measure.py --candidates 0"),
+        *("bench_measure.py --device -1", "bench_replay.py --steps 0", "bench_search.py --folds x"),
+    ],
+)
+def test_scripts_refuse_numbers_that_count_nothing(command: str) -> None:
+    script, *arguments = command.split()
+    path = Path(__file__).parents[1] / "scripts" / script
+    ran = subprocess.run([sys.executable, path, *arguments], capture_output=True, text=True, check=False)
+    (said,) = ran.stderr.splitlines()
+    assert ran.returncode == 2 and not ran.stdout and said.startswith(f"error: '{arguments[-1]}' is not ")
+
+
 @no_gpu_here
 @pytest.mark.parametrize("job", ["gpu", "server", "foreign", "profile"])
 def test_doctor_fails_for_a_job_that_cannot_run(run, job) -> None:
