@@ -5,6 +5,7 @@ Needs the bindings' module only, no handle and no GPU work.
 
 from __future__ import annotations
 
+import functools
 import math
 import re
 from collections.abc import Hashable, Iterable
@@ -164,10 +165,19 @@ def _numbers(most: int) -> dict[Hashable, tuple[float, ...]]:
 
 
 def _coordinates(enum: Any, values: Iterable[int]) -> dict[Hashable, tuple[float, ...]]:
-    """Logarithms of the two sizes in the names of an enumeration: TILE_128x64, SHAPE_2x1x1, STAGES_64xAUTO."""
-    names = {int(member): str(member.name) for member in enum}
-    found = {value: _TWO_SIZES.search(names.get(value, "")) for value in values}
-    return {value: _logarithms(*match.groups()) if match else (0.0, 0.0) for value, match in found.items()}
+    """Places of values of an enumeration; what it does not name lies at the origin."""
+    places = _places(enum)
+    return {value: places.get(value, (0.0, 0.0)) for value in values}
+
+
+@functools.lru_cache
+def _places(enum: Any) -> dict[int, tuple[float, ...]]:
+    """Logarithms of the two sizes in the names of an enumeration: TILE_128x64, SHAPE_2x1x1, STAGES_64xAUTO.
+
+    Kept: there are hundreds of names, and every algorithm of every problem asks for them.
+    """
+    found = {int(member): _TWO_SIZES.search(str(member.name)) for member in enum}
+    return {value: _logarithms(*match.groups()) for value, match in found.items() if match}
 
 
 def _logarithms(*sizes: str) -> tuple[float, ...]:
