@@ -14,7 +14,7 @@ from typing import Any
 from cudal2.errors import RecordError
 from cudal2.problem import Problem
 from cudal2.records.fingerprint import Fingerprint
-from cudal2.records.kinds import checked
+from cudal2.records.kinds import from_plain, to_plain
 from cudal2.records.shards import RecordLog, read_rows
 from cudal2.space.config import KernelConfig
 
@@ -107,7 +107,7 @@ class Profile:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, ready for JSON."""
-        return {**asdict(self), "config": self.config.to_dict() if self.config else None}
+        return to_plain(self)
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> Profile:
@@ -116,11 +116,7 @@ class Profile:
         Raises:
             RecordError: A value is not of its field's kind.
         """
-        values = dict(values)
-        values["problem"] = Problem.from_dict(values["problem"])
-        values["config"] = KernelConfig.from_dict(values["config"]) if values["config"] else None
-        values["counters"] = Counters(**values["counters"])
-        return checked(cls(**values))
+        return from_plain(cls, values, counters=lambda counters: Counters(**counters))
 
 
 def append_profiles(log: RecordLog, profiles: Iterable[Profile]) -> None:

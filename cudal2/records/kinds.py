@@ -1,15 +1,47 @@
-"""Whether a row that was read back holds what its fields say: JSON has no types, and an edited file has any."""
+"""Rows as plain values and back, each field held to its annotation: JSON has no types, and an edited file has any."""
 
 from __future__ import annotations
 
 import math
 import types
+from collections.abc import Callable, Mapping
+from dataclasses import asdict
 from functools import cache
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from cudal2.errors import RecordError
+from cudal2.problem import Problem
+from cudal2.space.config import KernelConfig
 
 Row = TypeVar("Row")
+
+
+def to_plain(row: Any) -> dict[str, Any]:
+    """A row's plain values, ready for JSON; its configuration with the family, so that it describes itself.
+
+    Args:
+        row: A dataclass with a ``problem`` and a ``config``, which may be ``None``.
+    """
+    return {**asdict(row), "config": row.config.to_dict() if row.config else None}
+
+
+def from_plain(row_type: type[Row], values: Mapping[str, Any], **read: Callable[[Any], Any]) -> Row:
+    """The inverse of :func:`to_plain`.
+
+    Args:
+        row_type: The dataclass.
+        values: What was written.
+        **read: What makes the value of a field other than ``problem`` and ``config``.
+
+    Raises:
+        RecordError: A value is not of its field's kind.
+    """
+    made = dict(values)
+    made["problem"] = Problem.from_dict(made["problem"])
+    made["config"] = KernelConfig.from_dict(made["config"]) if made["config"] else None
+    for name, convert in read.items():
+        made[name] = convert(made[name])
+    return checked(row_type(**made))
 
 
 def checked(row: Row) -> Row:

@@ -10,7 +10,7 @@ import math
 import statistics
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -19,7 +19,7 @@ import numpy as np
 from cudal2.paths import data_dir
 from cudal2.problem import Problem
 from cudal2.records.finals import BASELINES, Comparison, compare, names_of
-from cudal2.records.kinds import checked
+from cudal2.records.kinds import from_plain, to_plain
 from cudal2.records.measurement import LEAST_US, MOST_US, STATES, State, Status
 from cudal2.records.shards import Rows, read_rows
 from cudal2.space.config import KernelConfig
@@ -138,10 +138,7 @@ class Latency:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, ready for JSON."""
-        values = asdict(self)
-        values["config"] = self.config.to_dict() if self.config else None
-        values["status"] = self.status.value
-        return values
+        return {**to_plain(self), "status": self.status.value}
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> Latency:
@@ -150,15 +147,13 @@ class Latency:
         Raises:
             RecordError: A value is not of its field's kind.
         """
-        values = dict(values)
-        values["problem"] = Problem.from_dict(values["problem"])
-        values["config"] = KernelConfig.from_dict(values["config"]) if values["config"] else None
-        values["status"] = Status(values["status"])
-        for name in ("latency_us", "queue_us", "device_us"):
-            values[name] = tuple(tuple(block) for block in values[name])
-        for name in ("host_us", "sm_clock_mhz", "power_w", "temperature_c", "throttle"):
-            values[name] = tuple(values[name])
-        return checked(cls(**values))
+        blocks = dict.fromkeys(("latency_us", "queue_us", "device_us"), _blocks)
+        rows = dict.fromkeys(("host_us", "sm_clock_mhz", "power_w", "temperature_c", "throttle"), tuple)
+        return from_plain(cls, values, status=Status, **blocks, **rows)
+
+
+def _blocks(values: Iterable[Iterable[float]]) -> tuple[tuple[float, ...], ...]:
+    return tuple(tuple(block) for block in values)
 
 
 def _quantile(blocks: Sequence[Any], share: float) -> float:

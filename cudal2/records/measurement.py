@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import statistics
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, Literal, get_args
 
 from cudal2.problem import Problem
-from cudal2.records.kinds import checked
+from cudal2.records.kinds import from_plain, to_plain
 from cudal2.space.config import KernelConfig
 
 SCHEMA_VERSION = 1
@@ -122,10 +122,7 @@ class Measurement:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, ready for JSON."""
-        values = asdict(self)
-        values["config"] = self.config.to_dict() if self.config else None
-        values["status"] = self.status.value
-        return values
+        return {**to_plain(self), "status": self.status.value}
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> Measurement:
@@ -134,11 +131,5 @@ class Measurement:
         Raises:
             RecordError: A value is not of its field's kind.
         """
-        values = dict(values)
-        values["problem"] = Problem.from_dict(values["problem"])
-        values["config"] = KernelConfig.from_dict(values["config"]) if values["config"] else None
-        values["status"] = Status(values["status"])
-        values["times_us"] = tuple(values["times_us"])
-        values["ref_times_us"] = tuple(values["ref_times_us"])
-        values["process_rounds"] = tuple(values.get("process_rounds", ()))
-        return checked(cls(**values))
+        values = {"process_rounds": (), **values}
+        return from_plain(cls, values, status=Status, times_us=tuple, ref_times_us=tuple, process_rounds=tuple)
