@@ -44,6 +44,25 @@ def ceil_div(a: Any, b: Any) -> Any:
     return -(-a // b)
 
 
+def tile_k_padding(unit: int) -> Rule:
+    """A K tile is no deeper than k in whole units of what one product takes.
+
+    Args:
+        unit: Depth of it, in elements.
+    """
+
+    def rounded(problem: Problem) -> int:
+        return int(ceil_div(problem.k, unit)) * unit
+
+    return Rule(
+        "tile_k_padding",
+        ("tile_k",),
+        lambda c, p, a: c.tile_k <= rounded(p),
+        lambda c, p, a: f"tile_k {c.tile_k} exceeds k = {p.k} rounded up to {rounded(p)}: the rest would be zeros",
+        by_size=True,
+    )
+
+
 def lifted(derive: Callable[[Any], int], *names: str) -> Callable[[Choice], Any]:
     """A function of one configuration, made elementwise over the axes it reads."""
     elementwise = np.frompyfunc(

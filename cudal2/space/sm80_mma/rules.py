@@ -10,7 +10,7 @@ from cudal2.arch import Arch
 from cudal2.problem import Problem
 from cudal2.space.config import Sm80MmaConfig
 from cudal2.space.raster import raster_rules
-from cudal2.space.rule import INT32_MAX, PARTITIONS, WARP, Choice, Rule, ceil_div, lifted
+from cudal2.space.rule import INT32_MAX, PARTITIONS, WARP, Choice, Rule, ceil_div, lifted, tile_k_padding
 from cudal2.space.sm80_mma import geometry as geo
 
 #: Registers a thread needs beside accumulators and fragments: addresses, predicates, loop state. Of 130 compiles (NVRTC
@@ -72,10 +72,6 @@ def _tiles_m(choice: Choice, problem: Problem) -> Any:
 
 def _tiles_n(choice: Choice, problem: Problem) -> Any:
     return ceil_div(problem.n, choice.tile_n)
-
-
-def _k_rounded(problem: Problem) -> int:
-    return int(ceil_div(problem.k, geo.BLOCK)) * geo.BLOCK
 
 
 def _copies(c: Choice, problem: Problem, arch: Arch) -> Any:
@@ -185,13 +181,7 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule("shared_memory", _BODY_AXES, _fits_smem, _fits_smem_reason),
     Rule("occupancy", (*_BODY_AXES, "warps_m", "warps_n", "ctas_per_sm"), _fits_sm, _fits_sm_reason),
-    Rule(
-        "tile_k_padding",
-        ("tile_k",),
-        lambda c, p, a: c.tile_k <= _k_rounded(p),
-        lambda c, p, a: f"tile_k {c.tile_k} exceeds k = {p.k} rounded up to {_k_rounded(p)}: the rest would be zeros",
-        by_size=True,
-    ),
+    tile_k_padding(geo.BLOCK),
     Rule("size", ("tile_m", "tile_n", "tile_k"), _addressable, _addressable_reason, by_size=True),
     Rule("stages_depth", ("tile_k", "stages"), _stages_fill, _stages_fill_reason, by_size=True),
     *raster_rules(lambda c, p: (_tiles_m(c, p), _tiles_n(c, p)), ("tile_m", "tile_n"), "tiles"),

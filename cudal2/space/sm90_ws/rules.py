@@ -14,7 +14,7 @@ from cudal2.arch import Arch
 from cudal2.problem import Problem
 from cudal2.space.config import Sm90WsConfig
 from cudal2.space.raster import raster_rules
-from cudal2.space.rule import INT32_MAX, PARTITIONS, WARP, Choice, Rule, ceil_div, lifted
+from cudal2.space.rule import INT32_MAX, PARTITIONS, WARP, Choice, Rule, ceil_div, lifted, tile_k_padding
 from cudal2.space.sm90_ws import geometry as geo
 
 #: Registers a consumer thread needs beside its accumulators: addresses, descriptors, barrier phases. Measured over
@@ -188,10 +188,6 @@ def _aligned_reason(c: Sm90WsConfig, problem: Problem, arch: Arch) -> str:
     return f"{name} = {extent} gives rows of {row} bytes; {needed}"
 
 
-def _k_rounded(problem: Problem) -> int:
-    return int(ceil_div(problem.k, 64)) * 64
-
-
 def _addressable(c: Choice, problem: Problem, arch: Arch) -> Any:
     rows = _tiles_m(c, problem) * c.tile_m * c.cluster_m <= INT32_MAX
     columns = _tiles_n(c, problem) * c.tile_n * c.cluster_n <= INT32_MAX
@@ -264,13 +260,7 @@ RULES: tuple[Rule, ...] = (
         lambda c, p, a: f"a TMA store needs n % 8 == 0 and tile_n % 16 == 0; n = {p.n}, tile_n = {c.tile_n}",
         by_size=True,
     ),
-    Rule(
-        "tile_k_padding",
-        ("tile_k",),
-        lambda c, p, a: c.tile_k <= _k_rounded(p),
-        lambda c, p, a: f"tile_k {c.tile_k} exceeds k = {p.k} rounded up to {_k_rounded(p)}: the rest would be zeros",
-        by_size=True,
-    ),
+    tile_k_padding(64),
     Rule(
         "split_k_depth",
         ("tile_k", "split_k"),
