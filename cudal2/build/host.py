@@ -16,6 +16,7 @@ from cudal2.errors import ToolchainError, first_line
 
 FLAGS = ("-std=gnu11", "-O2", "-shared", "-fPIC")
 COMPILERS = ("cc", "gcc", "clang")
+REMEDY = "install one, for example `apt install gcc`, or set CC"
 _TIMEOUT_S = 60.0
 
 
@@ -30,7 +31,7 @@ def c_compiler() -> tuple[str, ...]:
         if found := shutil.which(command[0]):
             return (found, *command[1:])
     looked = f"$CC = {named[0]}" if named else ", ".join(COMPILERS)
-    raise ToolchainError(f"no C compiler ({looked}): install one, for example `apt install gcc`, or set CC")
+    raise ToolchainError(f"no C compiler ({looked}): {REMEDY}")
 
 
 def describe_compiler() -> str:

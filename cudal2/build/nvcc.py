@@ -22,7 +22,7 @@ from cudal2.errors import ToolchainError
 OLDEST = (12, 0)
 _RELEASE = re.compile(r"release (\d+)\.(\d+), V([\d.]+)")
 _VERSION_DEADLINE_S = 30.0
-_REMEDY = "install a CUDA toolkit and set CUDA_HOME, or pip install nvidia-cuda-nvcc"
+REMEDY = "install a CUDA toolkit and set CUDA_HOME, or pip install nvidia-cuda-nvcc"
 
 
 @dataclass(frozen=True)
@@ -46,18 +46,18 @@ class Nvcc:
         """
         path = next((path for path in _candidates() if os.access(path, os.X_OK) and path.is_file()), None)
         if path is None:
-            raise ToolchainError(f"nvcc was not found: {_REMEDY}")
+            raise ToolchainError(f"nvcc was not found: {REMEDY}")
         try:
             answer = subprocess.run(
                 [path, "--version"], capture_output=True, text=True, timeout=_VERSION_DEADLINE_S, check=False
             )
         except (OSError, subprocess.TimeoutExpired) as error:
-            raise ToolchainError(f"{path} does not run ({error}): {_REMEDY}") from error
+            raise ToolchainError(f"{path} does not run ({error}): {REMEDY}") from error
         found = _RELEASE.search(answer.stdout)
         if found is None:
-            raise ToolchainError(f"{path} --version says nothing of a release: {_REMEDY}")
+            raise ToolchainError(f"{path} --version says nothing of a release: {REMEDY}")
         if (int(found.group(1)), int(found.group(2))) < OLDEST:
-            raise ToolchainError(f"{path} is {found.group(3)}, older than {OLDEST[0]}.{OLDEST[1]}: {_REMEDY}")
+            raise ToolchainError(f"{path} is {found.group(3)}, older than {OLDEST[0]}.{OLDEST[1]}: {REMEDY}")
         return cls(path, found.group(3))
 
     def run(self, arguments: Sequence[str], log: Path, deadline_s: float) -> str:

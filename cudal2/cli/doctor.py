@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from cudal2.bench.profile import ncu
+from cudal2.build import host, nvcc
 from cudal2.cli import arguments as shared
 from cudal2.cli.backend import gpu_arch, gpu_problem
 from cudal2.cli.output import note, pip_install, print_json, print_table
@@ -103,10 +104,8 @@ def examine(arch: Any) -> list[Check]:
         _package("cuda-core", "cuda.core", ("build", "gpu"), pip_install("build")),
         _guarded("NVRTC and headers", ("build", "gpu"), pip_install("build"), lambda: _toolchain(arch)),
         _guarded("build cache", ("build", "gpu"), "set CUDAL2_CACHE_DIR to a directory you can write", _cache),
-        _guarded("C compiler", ("server",), "install one, for example `apt install gcc`, or set CC", _c_compiler),
-        _guarded(
-            "nvcc", ("foreign",), "install a CUDA toolkit and set CUDA_HOME, or pip install nvidia-cuda-nvcc", _nvcc
-        ),
+        _guarded("C compiler", ("server",), host.REMEDY, _c_compiler),
+        _guarded("nvcc", ("foreign",), nvcc.REMEDY, _nvcc),
         _gpu(),
         _torch_cuda(),
         _package("nvmath-python", "nvmath", ("gpu",), pip_install("cuda")),
@@ -173,16 +172,12 @@ def _toolchain(arch: Any) -> str:
 
 
 def _c_compiler() -> str:
-    from cudal2.build.host import describe_compiler
-
-    return describe_compiler()
+    return host.describe_compiler()
 
 
 def _nvcc() -> str:
-    from cudal2.build.nvcc import Nvcc
-
-    nvcc = Nvcc.detect()
-    return f"{nvcc.version}, {nvcc.path}"
+    found = nvcc.Nvcc.detect()
+    return f"{found.version}, {found.path}"
 
 
 def _cache() -> str:
