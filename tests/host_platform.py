@@ -131,7 +131,7 @@ def build_entry(folder: Path, entry: str) -> Path:
     from cudal2.build.foreign import ForeignSource, _wrapper
 
     library, wrapper = folder / "kernel.so", folder / "entry.cc"
-    wrapper.write_text(_wrapper(ForeignSource(CUDA / "capture.cc", entry), "tn", {}, (True, True)))
+    wrapper.write_text(_wrapper(ForeignSource(CUDA / "capture.cc", entry), "tn", None))
     flags = ["-O2", "-std=c++17", "-mf16c", "-shared", "-fPIC", f"-I{CUDA}"]
     subprocess.run(["g++", *flags, "-o", str(library), str(wrapper)], check=True, timeout=60)
     return library

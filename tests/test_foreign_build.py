@@ -124,13 +124,13 @@ def test_cuda_l2s_tile_is_read_as_its_own_harness_reads_it() -> None:
     assert cuda_l2.tile_of("BM = Int<96>{}") == {}
     problem = Problem(100, 130, 64)
     m, n, k = 192, 256, 64
-    assert cuda_l2.workspace_bytes(problem, cuda_l2.tile_of(CUDA_L2)) == 2 * (m * k + 2 * n * k + m * n) + 1024
+    assert cuda_l2.CudaL2Needs.read(CUDA_L2, "gemm").workspace_bytes(problem) == 2 * (m * k + 2 * n * k + m * n) + 1024
 
 
 @pytest.mark.parametrize("layout", ["tn", "nn"])
 def test_the_wrapper_of_cuda_l2s_entry_knows_layout_and_tile(layout, tmp_path: Path) -> None:
     given = source(tmp_path, CUDA_L2, "cuda_l2_h100_fp32", cuda_l2=True)
-    text = foreign._wrapper(given, layout, cuda_l2.tile_of(CUDA_L2), (False, True))
+    text = foreign._wrapper(given, layout, cuda_l2.CudaL2Needs(cuda_l2.tile_of(CUDA_L2), False, True))
     assert "kReadsRows = false, kReadsColumns = true;" in text
     assert f"kTransposed = {'true' if layout == 'tn' else 'false'};" in text
     assert "kTileM = 96, kTileN = 128, kTileK = 64" in text

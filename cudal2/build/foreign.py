@@ -14,14 +14,14 @@ import shutil
 import sysconfig
 import time
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import metadata, util
 from pathlib import Path
 from string import Template
 
 from cudal2.arch import SM90, Arch
-from cudal2.build import cuda_l2
+from cudal2.build.cuda_l2 import CudaL2Needs
 from cudal2.build.nvcc import Nvcc
 from cudal2.errors import CacheError, ToolchainError, UsageError
 from cudal2.paths import cache_dir
@@ -114,9 +114,8 @@ def build_foreign(
         CacheError: The cache cannot be written.
     """
     text = _read(source)
-    tile = cuda_l2.tile_of(text) if source.cuda_l2 else {}
-    forms = cuda_l2.forms_read(text, source.entry)
-    wrapper = _wrapper(source, problem.layout, tile, forms)
+    needs = CudaL2Needs.read(text, source.entry) if source.cuda_l2 else None
+    wrapper = _wrapper(source, problem.layout, needs)
     nvcc = Nvcc.detect()
     flags = [*_FLAGS, f"-arch={arch.target}", *(_torch_flags() if source.cuda_l2 else ()), *_cutlass(), *source.flags]
     key = hashlib.sha256(json.dumps([wrapper, flags, nvcc.version]).encode()).hexdigest()[:_KEY_CHARS]
@@ -128,9 +127,9 @@ def build_foreign(
         library=entry / "kernel.so",
         log_path=entry / "log.txt",
         compile_s=float(json.loads((entry / "build.json").read_text())["compile_s"]),
-        workspace_bytes=max(workspace_bytes, cuda_l2.workspace_bytes(problem, tile) if source.cuda_l2 else 0),
+        workspace_bytes=max(workspace_bytes, needs.workspace_bytes(problem) if needs else 0),
         cuda_l2=source.cuda_l2,
-        detail=_detail(source, problem, tile, forms, text, nvcc),
+        detail=_detail(source, problem.layout, needs, text, nvcc),
     )
 
 
@@ -145,22 +144,11 @@ def _read(source: ForeignSource) -> str:
         raise UsageError(f"--source {source.path} cannot be read ({error.strerror})") from error
 
 
-def _wrapper(source: ForeignSource, layout: Layout, tile: Mapping[str, int], forms: tuple[bool, bool]) -> str:
-    template = _TEMPLATES / ("cuda_l2_entry.cu.in" if source.cuda_l2 else "foreign_entry.cu.in")
-    return Template(template.read_text(encoding="utf-8")).substitute(
-        source=source.path.resolve(),
-        entry=source.entry,
-        transposed=_literal(layout == "tn"),
-        reads_rows=_literal(forms[0]),
-        reads_columns=_literal(forms[1]),
-        tile_m=tile.get("BM", 1),
-        tile_n=tile.get("BN", 1),
-        tile_k=tile.get("BK", 1),
-    )
-
-
-def _literal(value: bool) -> str:
-    return "true" if value else "false"
+def _wrapper(source: ForeignSource, layout: Layout, needs: CudaL2Needs | None) -> str:
+    template = _TEMPLATES / ("cuda_l2_entry.cu.in" if needs else "foreign_entry.cu.in")
+    more = needs.placeholders(layout) if needs else {}
+    text = Template(template.read_text(encoding="utf-8"))
+    return text.substitute(source=source.path.resolve(), entry=source.entry, **more)
 
 
 def _torch_flags() -> list[str]:
@@ -191,21 +179,10 @@ def _cutlass() -> list[str]:
     return [f"-I{Path(home) / 'include'}", f"-I{Path(home) / 'tools' / 'util' / 'include'}"] if home else []
 
 
-def _detail(
-    source: ForeignSource,
-    problem: Problem,
-    tile: Mapping[str, int],
-    forms: tuple[bool, bool],
-    text: str,
-    nvcc: Nvcc,
-) -> str:
+def _detail(source: ForeignSource, layout: Layout, needs: CudaL2Needs | None, text: str, nvcc: Nvcc) -> str:
     parts = [f"{source.path.name} {source.entry} sha256={hashlib.sha256(text.encode()).hexdigest()[:16]}"]
     parts += [f"nvcc={nvcc.version}", *(["flags=" + " ".join(source.flags)] if source.flags else [])]
-    if source.cuda_l2:
-        sizes = "x".join(str(tile[name]) for name in cuda_l2.TILE_NAMES) if tile else "none"
-        turns = forms[0] if problem.layout == "tn" else forms[1]
-        parts.append(f"cuda-l2 entry, padding to {sizes}{' and transposing B' if turns else ''} timed")
-    return " ".join(parts)
+    return " ".join([*parts, *([needs.detail(layout)] if needs else [])])
 
 
 def _lookup(folder: Path) -> Path | None:
