@@ -9,7 +9,6 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, suppress
-from types import TracebackType
 from typing import Any
 
 from cudal2.bench import jobs
@@ -17,6 +16,7 @@ from cudal2.bench.device import DeviceInfo, gpu_key, gpu_lock
 from cudal2.bench.isolation import IsolatedProcess, JobDiedError, JobFailedError, JobTimeoutError, Session
 from cudal2.bench.jobs import Candidate, GpuSession, Prepared
 from cudal2.build.artifact import BuiltKernel
+from cudal2.closing import Closing
 from cudal2.errors import WorkerError
 from cudal2.launch.driver import LaunchError
 from cudal2.problem import Problem
@@ -31,7 +31,7 @@ PREPARE_DEADLINE_S = 180.0
 PRELOAD = ("torch", "cudal2.bench.jobs")
 
 
-class Worker:
+class Worker(Closing):
     """One GPU's worker; a context manager. Holds the GPU's lock while it measures, not between.
 
     Args:
@@ -53,16 +53,6 @@ class Worker:
         self._key = gpu_key(device_index)
         self._made_of = (device_index, deadline_s, session, preload)
         self._process = IsolatedProcess(session, (device_index,), preload)
-
-    def __enter__(self) -> Worker:
-        """The child starts with the first job."""
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Ends the child, Ctrl-C or not."""
-        self.close()
 
     def close(self) -> None:
         """Kills the child; a later call starts a new one."""

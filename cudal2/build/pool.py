@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
-from types import TracebackType
 from typing import TypeAlias
 
 from cudal2.build.artifact import BuildResult, CompileFailure
@@ -21,6 +20,7 @@ from cudal2.build.child import serve
 from cudal2.build.compiler import compile_source
 from cudal2.build.cores import default_jobs
 from cudal2.build.toolchain import Toolchain
+from cudal2.closing import Closing
 from cudal2.codegen import KernelSource, build_key, render
 from cudal2.problem import Acc, Layout
 from cudal2.space.config import KernelConfig
@@ -46,7 +46,7 @@ class _Slot:
     has_pch: bool = False
 
 
-class BuildPool:
+class BuildPool(Closing):
     """Compiler processes that stay up between calls, so that their start and their precompiled header are paid once.
 
     Args:
@@ -66,16 +66,6 @@ class BuildPool:
         self._deadline_s = deadline_s
         self._slots: list[_Slot] = []
         self._context = multiprocessing.get_context("spawn")
-
-    def __enter__(self) -> BuildPool:
-        """Nothing starts before there is something to compile."""
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Ends the compiler processes, busy or not."""
-        self.close()
 
     def build(self, requests: Iterable[Request], on_done: OnDone | None = None) -> dict[str, BuildResult]:
         """Builds what the cache lacks.

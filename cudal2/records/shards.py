@@ -15,9 +15,9 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Generic, TypeVar
 
+from cudal2.closing import Closing
 from cudal2.errors import EnvironmentProblemError, RecordError, UsageError
 from cudal2.problem import Problem
 from cudal2.records.fingerprint import Fingerprint
@@ -29,7 +29,7 @@ Row = TypeVar("Row")
 MeasurementKey = tuple[Problem, str, str, str, bool]
 
 
-class RecordLog:
+class RecordLog(Closing):
     """One process's shard in ``directory``; a new file per session, so a torn tail is never appended to.
 
     Args:
@@ -85,14 +85,6 @@ class RecordLog:
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
-
-    def __enter__(self) -> RecordLog:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def _write(self, row: dict[str, Any]) -> None:
         line = memoryview((json.dumps(row, allow_nan=False, separators=(",", ":")) + "\n").encode())

@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from datetime import datetime, timezone
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import numpy as np
@@ -18,6 +17,7 @@ from cudal2.build.artifact import BuildResult, BuiltKernel
 from cudal2.build.cache import BuildCache, resolve_toolchain
 from cudal2.build.pool import BuildPool
 from cudal2.build.toolchain import Toolchain
+from cudal2.closing import Closing
 from cudal2.codegen import build_key, generator_version
 from cudal2.errors import WorkerError
 from cudal2.problem import Problem
@@ -33,7 +33,7 @@ OnDone = Callable[[Measurement], None]
 _SYNC_S = 0.5
 
 
-class LocalRunner:
+class LocalRunner(Closing):
     """Builds and measures on one GPU; a context manager.
 
     Args:
@@ -85,16 +85,6 @@ class LocalRunner:
         self._log: RecordLog | None = None
         self._synced_at = time.monotonic()
         self._references: dict[Problem, float] = {}
-
-    def __enter__(self) -> LocalRunner:
-        """Everything starts when first needed."""
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Ends compilers and worker; what was measured is on disk."""
-        self.close()
 
     def close(self) -> None:
         """Ends compilers and worker and closes the records."""

@@ -6,13 +6,13 @@ import dataclasses
 import functools
 import logging
 from collections.abc import Callable, Iterator, Sequence
-from types import TracebackType
 
 import torch
 
 from cudal2.bench.baselines.baseline import LAYOUTS, LibraryCall, NotSupportedError, SavedCall
 from cudal2.bench.baselines.cublaslt import CUDA_R_16F, PRECISIONS, GemmExArguments, LtMatmul, bindings, column_major
 from cudal2.bench.baselines.enumeration import Algorithm, Enumeration
+from cudal2.closing import Closing
 from cudal2.launch.driver import LaunchError
 from cudal2.problem import Layout, Problem
 
@@ -53,7 +53,7 @@ class EnumeratedCalls:
         return map(self._call, self._enumeration.near(configurations))
 
 
-class VendorLibraries:
+class VendorLibraries(Closing):
     """Everything the two libraries offer for one problem; a context manager.
 
     Args:
@@ -77,14 +77,6 @@ class VendorLibraries:
         self._stream = -1
         self._offered: dict[Layout, list[Algorithm]] = {}
         self._matmuls = {layout: LtMatmul(problem, layout, workspace_bytes) for layout in LAYOUTS}
-
-    def __enter__(self) -> VendorLibraries:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def close(self) -> None:
         """Gives handles and workspace back; no call may be running."""

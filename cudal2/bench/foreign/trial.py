@@ -11,7 +11,6 @@ import secrets
 import statistics
 import time
 from dataclasses import dataclass, replace
-from types import TracebackType
 from typing import Any
 
 import torch
@@ -22,6 +21,7 @@ from cudal2.bench.foreign.process import ForeignError, ForeignProcess, quoted
 from cudal2.bench.inputs import BufferSets
 from cudal2.bench.timing import launches_for, split_launches
 from cudal2.build.foreign import ForeignKernel
+from cudal2.closing import Closing
 from cudal2.problem import Problem
 from cudal2.records.measurement import LEAST_US, MOST_US, Status
 from cudal2.settings import BenchSettings
@@ -84,7 +84,7 @@ class _Watched:
         return " and ".join(name for name, now, before in pairs if not torch.equal(now, before))
 
 
-class ForeignTrial:
+class ForeignTrial(Closing):
     """One foreign kernel on one problem; a context manager.
 
     Args:
@@ -109,14 +109,6 @@ class ForeignTrial:
         self._watched: _Watched
         self._process: ForeignProcess | None = None
         self.idle_ms = 0.0
-
-    def __enter__(self) -> ForeignTrial:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def close(self) -> None:
         """Ends the process; the platform may be closed then."""
