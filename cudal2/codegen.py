@@ -11,7 +11,7 @@ from typing import Any
 
 from cudal2.errors import ToolchainError
 from cudal2.paths import kernels_dir
-from cudal2.problem import Acc, Layout
+from cudal2.problem import Acc, Dtype, Layout, require_accumulator
 from cudal2.space.config import KernelConfig
 from cudal2.space.families import FAMILIES, Family, family_of
 
@@ -44,26 +44,31 @@ class KernelSource:
     include_dir: Path
 
 
-def build_key(config: KernelConfig, acc: Acc, layout: Layout) -> str:
-    """Names the cubin a configuration needs: configurations that differ only at run time share one."""
-    return f"{config.family}_{config.build_name}_{acc}_{layout}"
+def build_key(config: KernelConfig, acc: Acc, layout: Layout, dtype: Dtype = "fp16") -> str:
+    """Names the cubin a configuration needs; those that differ only at run time share one, and fp16 is not named."""
+    return f"{config.family}_{config.build_name}_{acc}_{layout}" + (f"_{dtype}" if dtype != "fp16" else "")
 
 
-def render(config: KernelConfig, acc: Acc, layout: Layout, kernels: Path | None = None) -> KernelSource:
+def render(
+    config: KernelConfig, acc: Acc, layout: Layout, dtype: Dtype = "fp16", kernels: Path | None = None
+) -> KernelSource:
     """Fills the template of the configuration's family.
 
     Args:
         config: What to instantiate; its run-time axes leave no trace in the text.
         acc: Accumulator type.
         layout: Layout of B.
+        dtype: Type of A, B and C.
         kernels: Folder with ``<family>.cu.in`` and ``include/``; the packaged one by default.
 
     Raises:
         ToolchainError: The template is missing, or asks for a placeholder nobody fills.
+        UsageError: No hardware has the accumulator for the dtype.
     """
+    require_accumulator(acc, dtype)
     folder = kernels if kernels is not None else kernels_dir()
     family = family_of(config)
-    constants = family.geometry.constants(config, acc, layout)
+    constants = family.geometry.constants(config, acc, layout, dtype)
     try:
         literals = {name: _literal(value) for name, value in constants.items()}
         text = Template(_template(family, folder)).substitute(literals)
@@ -73,7 +78,7 @@ def render(config: KernelConfig, acc: Acc, layout: Layout, kernels: Path | None 
         ) from error
     headers = headers_digest(text, folder / "include")
     return KernelSource(
-        name=build_key(config, acc, layout),
+        name=build_key(config, acc, layout, dtype),
         text=text,
         digest=hashlib.sha256(f"{text}\0{headers}".encode()).hexdigest(),
         headers=headers,

@@ -10,27 +10,37 @@ from cudal2.errors import UsageError
 
 Acc = Literal["fp32", "fp16"]
 Layout = Literal["nn", "tn"]
-Dtype = Literal["fp16"]
+Dtype = Literal["fp16", "bf16"]
 
 #: Plain digits, and few enough that Python turns them into a number at all.
 _MNK = re.compile(r"([0-9]{1,19})_([0-9]{1,19})_([0-9]{1,19})")
 _MAX_DIM = 2**31 - 1
 
 
+def require_accumulator(acc: Acc, dtype: Dtype) -> None:
+    """Refuses an accumulator that no instruction has for the operands (PTX ISA, mma and wgmma: bf16 adds in f32 only).
+
+    Raises:
+        UsageError: bf16 operands with an fp16 accumulator.
+    """
+    if (acc, dtype) == ("fp16", "bf16"):
+        raise UsageError("no tensor core adds products of bf16 in fp16: give bf16 an fp32 accumulator (acc = fp32)")
+
+
 @dataclass(frozen=True, order=True)
 class Problem:
-    """C[m,n] = A[m,k] B[k,n], fp16 in and out, A and C row-major.
+    """C[m,n] = A[m,k] B[k,n], fp16 or bf16 in and out, A and C row-major.
 
     Attributes:
         m: Rows of A and C.
         n: Columns of B and C.
         k: Columns of A, rows of B.
-        acc: Accumulator type; the two are separate leaderboards and never mixed.
+        acc: Accumulator type; the two are separate leaderboards and never mixed. bf16 has fp32 only.
         layout: ``nn``: B is row-major [k,n]. ``tn``: B is K-major, stored [n,k].
-        dtype: Element type of A, B and C.
+        dtype: Element type of A, B and C; no leaderboard of one holds figures of the other.
 
     Raises:
-        UsageError: A size is not in 1..2**31-1, or a name is unknown.
+        UsageError: A size is not in 1..2**31-1, a name is unknown, or no hardware has the accumulator for the dtype.
     """
 
     m: int
@@ -48,9 +58,10 @@ class Problem:
         for name, names in (("acc", Acc), ("layout", Layout), ("dtype", Dtype)):
             if getattr(self, name) not in get_args(names):
                 raise UsageError(f"{name} = {getattr(self, name)!r}: choose one of {', '.join(get_args(names))}")
+        require_accumulator(self.acc, self.dtype)
 
     @classmethod
-    def parse(cls, mnk: str, acc: Acc = "fp32", layout: Layout = "tn") -> Problem:
+    def parse(cls, mnk: str, acc: Acc = "fp32", layout: Layout = "tn", dtype: Dtype = "fp16") -> Problem:
         """Reads ``M_N_K``, for example ``64_4096_64``.
 
         Raises:
@@ -60,7 +71,7 @@ class Problem:
         if match is None:
             raise UsageError(f"'{mnk[:80]}' is not M_N_K: give three positive integers, for example 64_4096_64")
         m, n, k = (int(group) for group in match.groups())
-        return cls(m, n, k, acc, layout)
+        return cls(m, n, k, acc, layout, dtype)
 
     @property
     def mnk(self) -> str:

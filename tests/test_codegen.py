@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from cudal2 import codegen
-from cudal2.errors import ToolchainError
+from cudal2.errors import ToolchainError, UsageError
 from cudal2.paths import kernels_dir
 from cudal2.space.config import Sm80MmaConfig, Sm90WsConfig
 from cudal2.space.families import FAMILIES
@@ -35,11 +35,13 @@ LIGHT = dataclasses.replace(BASE, tile_n=96, schedule="pingpong", tile_m=64, sta
 MMA = Sm80MmaConfig(128, 128, 32, 4, 2, 2, "swizzle", 2, "plain", "wide", 16, 2)
 ODD = Sm80MmaConfig(16, 96, 16, 3, 1, 2, "pad", 1, "staggered", "direct", 2, 4)
 RENDERS = [
-    (BASE, "fp32", "tn"),
-    (SPLIT, "fp32", "tn"),
-    (LIGHT, "fp16", "nn"),
-    (MMA, "fp32", "tn"),
-    (ODD, "fp16", "nn"),
+    (BASE, "fp32", "tn", "fp16"),
+    (SPLIT, "fp32", "tn", "fp16"),
+    (LIGHT, "fp16", "nn", "fp16"),
+    (LIGHT, "fp32", "nn", "bf16"),
+    (MMA, "fp32", "tn", "fp16"),
+    (ODD, "fp16", "nn", "fp16"),
+    (MMA, "fp32", "nn", "bf16"),
 ]
 
 
@@ -48,9 +50,9 @@ def kernels(tmp_path: Path) -> Path:
     return Path(shutil.copytree(kernels_dir(), tmp_path / "kernels"))
 
 
-@pytest.mark.parametrize(("config", "acc", "layout"), RENDERS, ids=lambda value: getattr(value, "build_name", value))
-def test_render_is_the_golden_one(config, acc, layout):
-    source = codegen.render(config, acc, layout)
+@pytest.mark.parametrize("request_", RENDERS, ids=lambda request: "-".join((request[0].build_name, *request[1:])))
+def test_render_is_the_golden_one(request_):
+    source = codegen.render(*request_)
     assert source.text == (GOLDEN / f"{source.name}.cu").read_text(encoding="utf-8")
 
 
@@ -114,9 +116,22 @@ def test_every_compile_time_axis_of_sm80_mma_makes_another_kernel(change):
 
 
 @pytest.mark.parametrize("config", [BASE, MMA], ids=lambda config: config.family)
-def test_accumulator_and_layout_make_other_kernels(config):
-    digests = {codegen.render(config, acc, layout).digest for acc in ("fp32", "fp16") for layout in ("nn", "tn")}
-    assert len(digests) == 4
+def test_accumulator_layout_and_dtype_make_other_kernels(config):
+    kinds = [(acc, layout, "fp16") for acc in ("fp32", "fp16") for layout in ("nn", "tn")]
+    sources = [codegen.render(config, *kind) for kind in (*kinds, ("fp32", "nn", "bf16"), ("fp32", "tn", "bf16"))]
+    assert len({source.digest for source in sources}) == len({source.name for source in sources}) == 6
+
+
+def test_the_name_of_an_fp16_kernel_does_not_say_so_which_keeps_caches_and_records_valid():
+    assert codegen.build_key(MMA, "fp32", "tn") == codegen.build_key(MMA, "fp32", "tn", "fp16")
+    assert codegen.build_key(MMA, "fp32", "tn", "fp16").endswith("_fp32_tn")
+    assert codegen.build_key(MMA, "fp32", "tn", "bf16").endswith("_fp32_tn_bf16")
+
+
+@pytest.mark.parametrize("config", [BASE, MMA], ids=lambda config: config.family)
+def test_fp16_accumulation_of_bf16_is_refused_with_the_reason(config):
+    with pytest.raises(UsageError, match=r"no tensor core adds products of bf16 in fp16.*acc = fp32"):
+        codegen.render(config, "fp16", "tn", "bf16")
 
 
 def test_source_carries_what_the_cubin_must_live_up_to():
@@ -128,13 +143,13 @@ def test_source_carries_what_the_cubin_must_live_up_to():
 
 
 def test_edited_header_makes_another_kernel_and_touched_one_does_not(kernels):
-    before = codegen.render(BASE, "fp32", "tn", kernels)
+    before = codegen.render(BASE, "fp32", "tn", kernels=kernels)
     header = kernels / "include" / "cudal2" / "sm90_ws.cuh"
     os.utime(header, (0, 0))
-    assert codegen.render(BASE, "fp32", "tn", kernels).digest == before.digest
+    assert codegen.render(BASE, "fp32", "tn", kernels=kernels).digest == before.digest
     version = codegen.generator_version("sm90_ws", kernels=kernels)
     header.write_text(header.read_text() + "\n")
-    assert codegen.render(BASE, "fp32", "tn", kernels).digest != before.digest
+    assert codegen.render(BASE, "fp32", "tn", kernels=kernels).digest != before.digest
     assert codegen.generator_version("sm90_ws", kernels=kernels) != version
 
 
@@ -145,7 +160,7 @@ def test_a_header_included_by_a_header_counts_and_a_missing_one_is_named(kernels
     assert codegen.generator_version("sm90_ws", kernels=kernels) != version
     header.rename(header.with_name("order.cuh"))
     with pytest.raises(ToolchainError, match=r"raster\.cuh: reinstall"):
-        codegen.render(BASE, "fp32", "tn", kernels)
+        codegen.render(BASE, "fp32", "tn", kernels=kernels)
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -153,7 +168,7 @@ def test_another_family_changes_neither_version_nor_digest(family, kernels):
     config = {"sm90_ws": BASE, "sm80_mma": MMA}[family]
     version, digest = (
         codegen.generator_version(family, kernels=kernels),
-        codegen.render(config, "fp32", "tn", kernels).digest,
+        codegen.render(config, "fp32", "tn", kernels=kernels).digest,
     )
     (kernels / "new.cu.in").write_text("// a third family")
     (kernels / "include" / "cudal2" / "new.cuh").write_text("// its header")
@@ -162,7 +177,7 @@ def test_another_family_changes_neither_version_nor_digest(family, kernels):
             path.write_text(path.read_text() + "\n")
         assert codegen.generator_version(other, kernels=kernels) != codegen.generator_version(other)
     assert codegen.generator_version(family, kernels=kernels) == version
-    assert codegen.render(config, "fp32", "tn", kernels).digest == digest
+    assert codegen.render(config, "fp32", "tn", kernels=kernels).digest == digest
 
 
 def test_the_version_of_several_families_is_their_versions_by_name():
@@ -172,7 +187,7 @@ def test_the_version_of_several_families_is_their_versions_by_name():
 
 
 def test_digest_does_not_depend_on_where_the_kernels_are(kernels):
-    assert codegen.render(BASE, "fp32", "tn", kernels).digest == codegen.render(BASE, "fp32", "tn").digest
+    assert codegen.render(BASE, "fp32", "tn", kernels=kernels).digest == codegen.render(BASE, "fp32", "tn").digest
     assert codegen.generator_version("sm90_ws", kernels=kernels) == codegen.generator_version("sm90_ws")
 
 
@@ -180,16 +195,16 @@ def test_unknown_placeholder_is_named(kernels):
     template = kernels / "sm90_ws.cu.in"
     template.write_text(template.read_text() + "// ${tile_q}\n")
     with pytest.raises(ToolchainError, match="tile_q"):
-        codegen.render(BASE, "fp32", "tn", kernels)
+        codegen.render(BASE, "fp32", "tn", kernels=kernels)
 
 
 def test_missing_template_is_one_line(tmp_path):
     with pytest.raises(ToolchainError, match=r"sm90_ws\.cu\.in.*reinstall") as caught:
-        codegen.render(BASE, "fp32", "tn", tmp_path)
+        codegen.render(BASE, "fp32", "tn", kernels=tmp_path)
     assert "\n" not in str(caught.value)
 
 
 if __name__ == "__main__":
-    for config, acc, layout in RENDERS:
-        source = codegen.render(config, acc, layout)
+    for request in RENDERS:
+        source = codegen.render(*request)
         (GOLDEN / f"{source.name}.cu").write_text(source.text, encoding="utf-8")

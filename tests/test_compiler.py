@@ -34,13 +34,16 @@ SPLIT = dataclasses.replace(
     BASE, tile_m=64, consumers=1, tile_n=64, epilogue="direct", persistent=False, tile_k=128, stages=6
 )
 CORNERS = [
-    (dataclasses.replace(BASE, tile_n=256, cluster_m=2), "fp32", "tn"),
-    (dataclasses.replace(BASE, tile_m=256, tile_n=32, cluster_n=2, stages=5, epilogue="direct"), "fp32", "nn"),
-    (dataclasses.replace(PINGPONG, tile_n=160), "fp16", "tn"),
-    (dataclasses.replace(PINGPONG, tile_m=64, tile_n=96, stages=2, ctas_per_sm=2), "fp32", "nn"),
-    (dataclasses.replace(BASE, tile_m=192, consumers=3, tile_n=128, tile_k=128, stages=2), "fp32", "tn"),
-    (dataclasses.replace(SPLIT, split_k=8), "fp32", "nn"),
-    (dataclasses.replace(SPLIT, tile_n=32, stages=12, tile_k=64), "fp16", "tn"),
+    (dataclasses.replace(BASE, tile_n=256, cluster_m=2), "fp32", "tn", "fp16"),
+    (dataclasses.replace(BASE, tile_m=256, tile_n=32, cluster_n=2, stages=5, epilogue="direct"), "fp32", "nn", "fp16"),
+    (dataclasses.replace(PINGPONG, tile_n=160), "fp16", "tn", "fp16"),
+    (dataclasses.replace(PINGPONG, tile_m=64, tile_n=96, stages=2, ctas_per_sm=2), "fp32", "nn", "fp16"),
+    (dataclasses.replace(BASE, tile_m=192, consumers=3, tile_n=128, tile_k=128, stages=2), "fp32", "tn", "fp16"),
+    (dataclasses.replace(SPLIT, split_k=8), "fp32", "nn", "fp16"),
+    (dataclasses.replace(SPLIT, tile_n=32, stages=12, tile_k=64), "fp16", "tn", "fp16"),
+    (dataclasses.replace(BASE, tile_n=256, cluster_m=2), "fp32", "nn", "bf16"),
+    (dataclasses.replace(PINGPONG, tile_m=64, tile_n=96, stages=2, ctas_per_sm=2), "fp32", "tn", "bf16"),
+    (dataclasses.replace(SPLIT, split_k=8), "fp32", "nn", "bf16"),
 ]
 
 
@@ -63,9 +66,9 @@ def source(text: str, include: str = "", threads: int = 128, register_pool: int 
     )
 
 
-@pytest.mark.parametrize(("config", "acc", "layout"), CORNERS, ids=lambda value: getattr(value, "build_name", value))
-def test_corner_of_the_space_compiles_without_spilling(config, acc, layout, pch_dir):
-    kernel = render(config, acc, layout)
+@pytest.mark.parametrize("request_", CORNERS, ids=lambda request: "-".join((request[0].build_name, *request[1:])))
+def test_corner_of_the_space_compiles_without_spilling(request_, pch_dir):
+    config, kernel = request_[0], render(*request_)
     result = compile_source(kernel, TOOLCHAIN, pch_dir)
     assert result.reason == ""
     assert result.cubin.startswith(b"\x7fELF")

@@ -19,33 +19,39 @@ import pytest
 from cudal2.codegen import render
 from cudal2.launch.plan import ParamSets, plan_launch
 from cudal2.paths import kernels_dir
-from cudal2.problem import Acc, Layout, Problem
+from cudal2.problem import Acc, Dtype, Layout, Problem
 from cudal2.space.config import Sm80MmaConfig
 from cudal2.space.sm80_mma.rules import copy_bytes
 from cudal2.space.space import SearchSpace
 
 EMULATION = Path(__file__).parent / "emulation"
 COMPILER = shutil.which("g++")
+NAN = 0x7FFF  # in fp16 and in bf16
+UNTOUCHED = 0x54D0
 GUARD = 512  # elements around C that nobody may touch
 HARMLESS = {"raster_single", "group_too_big", "stages_depth", "tile_k_padding"}
 
 pytestmark = pytest.mark.skipif(COMPILER is None, reason="the emulation is compiled by g++")
 
 C = Sm80MmaConfig
-CASES: tuple[tuple[Sm80MmaConfig, Acc, Layout, tuple[str, ...]], ...] = (
-    (C(64, 64, 32, 4, 2, 2, "swizzle", 2, "plain", "wide", 16, 1, "m", 1), "fp32", "tn", ("64_64_160", "70_72_200")),
-    (C(32, 64, 64, 3, 1, 2, "swizzle", 2, "staggered", "direct", 16, 1, "n", 2), "fp16", "nn", ("65_136_200", "1_8_8")),
-    (C(16, 96, 16, 3, 1, 2, "swizzle", 1, "staggered", "wide", 2, 4, "m", 2), "fp32", "nn", ("33_97_55", "1_1_1")),
-    (C(32, 32, 64, 2, 2, 1, "pad", 2, "staggered", "wide", 2, 4, "m", 1), "fp32", "tn", ("40_41_7", "33_35_129")),
-    (C(32, 96, 32, 2, 1, 1, "pad", 1, "plain", "direct", 4, 1, "m", 1), "fp32", "tn", ("31_65_66", "32_96_2")),
-    (C(64, 32, 16, 6, 4, 1, "pad", 1, "plain", "direct", 8, 1, "n", 4), "fp32", "nn", ("100_44_164", "64_36_20")),
-    (C(16, 160, 32, 5, 1, 2, "swizzle", 2, "plain", "direct", 16, 1, "m", 4), "fp32", "nn", ("50_168_328",)),
+CASES: tuple[tuple[Sm80MmaConfig, str, tuple[str, ...]], ...] = (
+    (C(64, 64, 32, 4, 2, 2, "swizzle", 2, "plain", "wide", 16, 1, "m", 1), "fp32 tn", ("64_64_160", "70_72_200")),
+    (C(32, 64, 64, 3, 1, 2, "swizzle", 2, "staggered", "direct", 16, 1, "n", 2), "fp16 nn", ("65_136_200", "1_8_8")),
+    (C(16, 96, 16, 3, 1, 2, "swizzle", 1, "staggered", "wide", 2, 4, "m", 2), "fp32 nn", ("33_97_55", "1_1_1")),
+    (C(32, 32, 64, 2, 2, 1, "pad", 2, "staggered", "wide", 2, 4, "m", 1), "fp32 tn", ("40_41_7", "33_35_129")),
+    (C(32, 96, 32, 2, 1, 1, "pad", 1, "plain", "direct", 4, 1, "m", 1), "fp32 tn", ("31_65_66", "32_96_2")),
+    (C(64, 32, 16, 6, 4, 1, "pad", 1, "plain", "direct", 8, 1, "n", 4), "fp32 nn", ("100_44_164", "64_36_20")),
+    (C(16, 160, 32, 5, 1, 2, "swizzle", 2, "plain", "direct", 16, 1, "m", 4), "fp32 nn", ("50_168_328",)),
+    (C(64, 64, 32, 3, 2, 2, "swizzle", 2, "plain", "wide", 16, 1, "m", 1), "fp32 tn bf16", ("70_72_200",)),
+    (C(16, 96, 16, 3, 1, 2, "pad", 1, "plain", "direct", 2, 4, "m", 2), "fp32 nn bf16", ("33_97_55",)),
 )  # fmt: skip
 
 
-def compiled(config: Sm80MmaConfig, acc: Acc, layout: Layout, folder: Path, kernels: Path | None = None) -> ctypes.CDLL:
+def compiled(
+    config: Sm80MmaConfig, folder: Path, acc: Acc, layout: Layout, dtype: Dtype = "fp16", kernels: Path | None = None
+) -> ctypes.CDLL:
     """The rendered kernel and its emulation as a library."""
-    (folder / "kernel.cu").write_text(render(config, acc, layout, kernels).text)
+    (folder / "kernel.cu").write_text(render(config, acc, layout, dtype, kernels).text)
     library = folder / "kernel.so"
     includes = [f"-I{path}" for path in (folder, EMULATION, (kernels or kernels_dir()) / "include")]
     command = [str(COMPILER), "-std=c++17", "-O1", "-w", "-shared", "-fPIC", *includes, str(EMULATION / "driver.cc")]
@@ -57,26 +63,34 @@ def compiled(config: Sm80MmaConfig, acc: Acc, layout: Layout, folder: Path, kern
     return loaded
 
 
-def aligned(count: int, fill: float) -> np.ndarray:
-    """fp16 elements that start on a 16-byte boundary."""
-    raw = np.full(count + 8, fill, np.float16)
+def elements(values: np.ndarray, dtype: Dtype) -> np.ndarray:
+    """Bit patterns of the values, rounded to nearest, ties to even."""
+    if dtype == "fp16":
+        return values.astype(np.float16).view(np.uint16)
+    words = values.astype(np.float32).view(np.uint32).astype(np.uint64)
+    return ((words + 0x7FFF + (words >> 16 & 1)) >> 16).astype(np.uint16)
+
+
+def aligned(count: int, fill: int) -> np.ndarray:
+    """Elements that start on a 16-byte boundary."""
+    raw = np.full(count + 8, fill, np.uint16)
     skip = -raw.ctypes.data % 16 // 2
     return raw[skip : skip + count]
 
 
 def operand(values: np.ndarray) -> tuple[np.ndarray, int]:
     """A matrix between NaNs, and its address."""
-    room = aligned(values.size + 2 * GUARD, np.nan)
+    room = aligned(values.size + 2 * GUARD, NAN)
     room[GUARD : GUARD + values.size] = values.ravel()
     return room, room.ctypes.data + 2 * GUARD
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case[0].build_name}-{case[1]}-{case[2]}")
+@pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case[0].build_name}-{case[1]}")
 def test_the_kernel_is_exact_and_stays_inside(case, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
-    config, acc, layout, shapes = case
-    library = compiled(config, acc, layout, tmp_path)
+    config, kind, shapes = case
+    library = compiled(config, tmp_path, *kind.split())
     for mnk in shapes:
-        problem = Problem.parse(mnk, acc, layout)
+        problem = Problem.parse(mnk, *kind.split())
         assert copy_bytes(problem) == config.copy_bytes, "the shape asks for another width of copies"
         reasons = SearchSpace(family=config.family).explain(replace(config, tile_n=64), problem)
         assert {reason.partition(":")[0] for reason in reasons} <= HARMLESS | {"warps_split_tile"}
@@ -85,14 +99,14 @@ def test_the_kernel_is_exact_and_stays_inside(case, tmp_path: Path) -> None:  # 
 
 
 def check(library: ctypes.CDLL, config: Sm80MmaConfig, problem: Problem, early: bool) -> None:
-    """One product of small integers, which fp16 holds exactly, against numpy's."""
+    """One product of small integers, whose sums fp32 holds exactly, against numpy's."""
     rng = np.random.default_rng(problem.m * 7 + problem.n * 3 + problem.k)
     a = rng.integers(-2, 3, (problem.m, problem.k))
     b = rng.integers(-2, 3, (problem.k, problem.n))
-    _room_a, at_a = operand(a)
-    _room_b, at_b = operand(b if problem.layout == "nn" else b.T)
+    _room_a, at_a = operand(elements(a, problem.dtype))
+    _room_b, at_b = operand(elements(b if problem.layout == "nn" else b.T, problem.dtype))
     size = problem.m * problem.n
-    c = aligned(size + 2 * GUARD, 77.0)
+    c = aligned(size + 2 * GUARD, UNTOUCHED)
     plan = plan_launch(config, problem, 132)
     addresses = (np.array([at], np.uint64) for at in (at_a, at_b, c.ctypes.data + 2 * GUARD))
     sets = ParamSets(plan, *addresses, lambda spec, at: pytest.fail("no map is needed"))
@@ -101,9 +115,9 @@ def check(library: ctypes.CDLL, config: Sm80MmaConfig, problem: Problem, early: 
     assert error == b"", f"{problem.mnk}: {error.decode()}"
     assert conflicts.value == 0, f"{problem.mnk}: {conflicts.value} bank conflicts of matrix loads"
     found = c[GUARD : GUARD + size].reshape(problem.m, problem.n)
-    wrong = np.argwhere(found != (a @ b).astype(np.float16))
+    wrong = np.argwhere(found != elements(a @ b, problem.dtype))
     assert not wrong.size, f"{problem.mnk}, early {early}: {len(wrong)} wrong, first at {wrong[0].tolist()}"
-    assert (c[:GUARD] == 77.0).all() and (c[GUARD + size :] == 77.0).all(), f"{problem.mnk}: written outside C"
+    assert (np.delete(c, slice(GUARD, GUARD + size)) == UNTOUCHED).all(), f"{problem.mnk}: written outside C"
 
 
 #: What to break in which header, and what the emulation must say of it.
@@ -127,7 +141,7 @@ def test_the_emulation_sees_what_is_broken(fault: str, tmp_path: Path) -> None:
     path = kernels / "include" / "cudal2" / header
     assert old in path.read_text(), f"{header} no longer holds what this breaks"
     path.write_text(path.read_text().replace(old, new))
-    library = compiled(replace(CASES[0][0], epilogue="direct", fragments=1), "fp32", "tn", tmp_path, kernels)
+    library = compiled(replace(CASES[0][0], epilogue="direct", fragments=1), tmp_path, "fp32", "tn", kernels=kernels)
     with pytest.raises(AssertionError, match=words):
         for early in (False, True):
             check(library, replace(CASES[0][0], epilogue="direct", fragments=1), Problem(40, 40, 136), early)

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 from cudal2.arch import Arch
 from cudal2.errors import UsageError
-from cudal2.problem import Acc, Layout
+from cudal2.problem import Acc, Dtype, Layout
 from cudal2.space.axes import SM80_MMA_AXES, SM90_WS_AXES, Axis
 from cudal2.space.config import KernelConfig, Sm80MmaConfig, Sm90WsConfig
 from cudal2.space.rule import Rule
@@ -36,7 +36,7 @@ class Geometry(Protocol):
     def grid_ctas(self, config: Any, m: int, n: int, sm_count: int) -> int:
         """CTAs to launch."""
 
-    def constants(self, config: Any, acc: Acc, layout: Layout) -> dict[str, Any]:
+    def constants(self, config: Any, acc: Acc, layout: Layout, dtype: Dtype) -> dict[str, Any]:
         """Values of the template's placeholders."""
 
 

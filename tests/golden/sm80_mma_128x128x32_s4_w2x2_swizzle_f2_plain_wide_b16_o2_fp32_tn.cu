@@ -1,4 +1,4 @@
-// 128x128x32_s4_w2x2_swizzle_f2_plain_wide_b16_o2, fp32 accumulators, tn
+// 128x128x32_s4_w2x2_swizzle_f2_plain_wide_b16_o2, fp16, fp32 accumulators, tn
 #include "cudal2/sm80_mma.cuh"
 
 struct Config {
@@ -14,6 +14,7 @@ struct Config {
   static constexpr bool kWideStore = true;
   static constexpr int kCopyBytes = 16;
   static constexpr int kCtasPerSm = 2;
+  static constexpr bool kBf16 = false;
   static constexpr bool kAccFp16 = false;
   static constexpr bool kKMajorB = true;
   static constexpr int kThreads = 128;

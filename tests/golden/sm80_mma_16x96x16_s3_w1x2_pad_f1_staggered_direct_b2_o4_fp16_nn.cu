@@ -1,4 +1,4 @@
-// 16x96x16_s3_w1x2_pad_f1_staggered_direct_b2_o4, fp16 accumulators, nn
+// 16x96x16_s3_w1x2_pad_f1_staggered_direct_b2_o4, fp16, fp16 accumulators, nn
 #include "cudal2/sm80_mma.cuh"
 
 struct Config {
@@ -14,6 +14,7 @@ struct Config {
   static constexpr bool kWideStore = false;
   static constexpr int kCopyBytes = 2;
   static constexpr int kCtasPerSm = 4;
+  static constexpr bool kBf16 = false;
   static constexpr bool kAccFp16 = true;
   static constexpr bool kKMajorB = false;
   static constexpr int kThreads = 64;

@@ -1,4 +1,4 @@
-// 128x64x64_s4_coop2_c1x1_k4_direct_o1, fp32 accumulators, tn
+// 128x64x64_s4_coop2_c1x1_k4_direct_o1, fp16, fp32 accumulators, tn
 #include "cudal2/sm90_ws.cuh"
 
 struct Config {
@@ -13,6 +13,7 @@ struct Config {
   static constexpr int kSplitK = 4;
   static constexpr bool kTmaStore = false;
   static constexpr int kCtasPerSm = 1;
+  static constexpr bool kBf16 = false;
   static constexpr bool kAccFp16 = false;
   static constexpr bool kKMajorB = true;
   static constexpr int kThreads = 384;

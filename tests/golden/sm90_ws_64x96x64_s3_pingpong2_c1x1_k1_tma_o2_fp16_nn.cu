@@ -1,4 +1,4 @@
-// 64x96x64_s3_pingpong2_c1x1_k1_tma_o2, fp16 accumulators, nn
+// 64x96x64_s3_pingpong2_c1x1_k1_tma_o2, fp16, fp16 accumulators, nn
 #include "cudal2/sm90_ws.cuh"
 
 struct Config {
@@ -13,6 +13,7 @@ struct Config {
   static constexpr int kSplitK = 1;
   static constexpr bool kTmaStore = true;
   static constexpr int kCtasPerSm = 2;
+  static constexpr bool kBf16 = false;
   static constexpr bool kAccFp16 = true;
   static constexpr bool kKMajorB = false;
   static constexpr int kThreads = 288;

@@ -154,7 +154,7 @@ def build_fault(store: BuildCache, fault: str, config: KernelConfig = VICTIM) ->
         text = (folder / file).read_text()
         assert old in text, f"{file} no longer holds what {fault} replaces"
         (folder / file).write_text(text.replace(old, new))
-        source = render(config, "fp32", "tn", folder)
+        source = render(config, "fp32", "tn", kernels=folder)
         toolchain = resolve_toolchain(store)
         found = store.lookup(source, toolchain)
         return found if found is not None else store.publish(source, toolchain, compile_source(source, toolchain))

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from cudal2.problem import Acc, Layout
+from cudal2.problem import Acc, Dtype, Layout
 from cudal2.space.config import Sm80MmaConfig
 from cudal2.space.rule import ceil_div
 
@@ -57,12 +57,13 @@ def grid_ctas(config: Sm80MmaConfig, m: int, n: int, sm_count: int) -> int:
     return tiles_m * tiles_n
 
 
-def constants(config: Sm80MmaConfig, acc: Acc, layout: Layout) -> dict[str, Any]:
+def constants(config: Sm80MmaConfig, acc: Acc, layout: Layout, dtype: Dtype) -> dict[str, Any]:
     """Everything the template may ask for; run-time axes are left out, so that they share cubins."""
     return {
         "build_name": config.build_name,
         "acc": acc,
         "layout": layout,
+        "dtype": dtype,
         "tile_m": config.tile_m,
         "tile_n": config.tile_n,
         "tile_k": config.tile_k,
@@ -75,6 +76,7 @@ def constants(config: Sm80MmaConfig, acc: Acc, layout: Layout) -> dict[str, Any]
         "epilogue_wide": config.epilogue == "wide",
         "copy_bytes": config.copy_bytes,
         "ctas_per_sm": config.ctas_per_sm,
+        "bf16": dtype == "bf16",
         "acc_fp16": acc == "fp16",
         "b_k_major": layout == "tn",
         "threads": threads(config),

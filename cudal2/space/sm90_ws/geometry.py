@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from cudal2.problem import Acc, Layout
+from cudal2.problem import Acc, Dtype, Layout
 from cudal2.space.config import Sm90WsConfig
 from cudal2.space.rule import ceil_div
 
@@ -101,13 +101,14 @@ def grid_ctas(config: Sm90WsConfig, m: int, n: int, sm_count: int) -> int:
     return clusters * cluster_size(config)
 
 
-def constants(config: Sm90WsConfig, acc: Acc, layout: Layout) -> dict[str, Any]:
+def constants(config: Sm90WsConfig, acc: Acc, layout: Layout, dtype: Dtype) -> dict[str, Any]:
     """Everything the template may ask for; run-time axes are left out, so that they share cubins."""
     producer_registers, consumer_registers = _setmaxnreg(config)
     return {
         "build_name": config.build_name,
         "acc": acc,
         "layout": layout,
+        "dtype": dtype,
         "tile_m": config.tile_m,
         "tile_n": config.tile_n,
         "tile_k": config.tile_k,
@@ -119,6 +120,7 @@ def constants(config: Sm90WsConfig, acc: Acc, layout: Layout) -> dict[str, Any]:
         "split_k": config.split_k,
         "epilogue_tma": config.epilogue == "tma",
         "ctas_per_sm": config.ctas_per_sm,
+        "bf16": dtype == "bf16",
         "acc_fp16": acc == "fp16",
         "b_k_major": layout == "tn",
         "threads": threads(config),

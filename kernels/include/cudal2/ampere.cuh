@@ -3,6 +3,8 @@
 
 #include <cuda/std/cstdint>
 
+#include "cudal2/element.cuh"
+
 namespace cudal2 {
 
 __device__ __forceinline__ uint32_t shared_address(const void* pointer) {
@@ -49,31 +51,31 @@ __device__ __forceinline__ void load_matrices(uint32_t (&r)[4], uint32_t address
   }
 }
 
-__device__ __forceinline__ uint32_t pack_halves(float low, float high) {
-  uint32_t word;
-  asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(word) : "f"(high), "f"(low));
-  return word;
-}
-
 // A 16 x 8 block of C in one warp: word(0) holds columns 2 (l % 4) + {0, 1} of row l / 4, word(1) those of row l / 4 + 8
 // (PTX ISA, mma.m16n8k16 fragment layout).
-template <bool kAccFp16>
+template <bool kAccFp16, bool kBf16>
 struct MmaAccumulator;
 
-template <>
-struct MmaAccumulator<false> {
+template <bool kBf16>
+struct MmaAccumulator<false, kBf16> {
   float d[4] = {0.f, 0.f, 0.f, 0.f};
 
   __device__ __forceinline__ void multiply_add(const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
-    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
-                 : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+    if constexpr (kBf16) {
+      asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+                   : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+                   : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+    } else {
+      asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+                   : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+                   : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+    }
   }
-  __device__ __forceinline__ uint32_t word(int half) const { return pack_halves(d[half * 2], d[half * 2 + 1]); }
+  __device__ __forceinline__ uint32_t word(int half) const { return pack_elements<kBf16>(d[half * 2], d[half * 2 + 1]); }
 };
 
 template <>
-struct MmaAccumulator<true> {
+struct MmaAccumulator<true, false> {
   uint32_t d[2] = {0, 0};
 
   __device__ __forceinline__ void multiply_add(const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {

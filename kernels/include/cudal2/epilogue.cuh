@@ -61,14 +61,13 @@ __device__ __forceinline__ void store_pair(const GemmParams& params, int row, in
   if (row >= params.m || col >= params.n) {
     return;
   }
-  __half* at = static_cast<__half*>(params.c_ptr) + int64_t(row) * params.ldc + col;
-  const __half2 pair = *reinterpret_cast<const __half2*>(&word);
+  uint16_t* at = static_cast<uint16_t*>(params.c_ptr) + int64_t(row) * params.ldc + col;
   if ((params.ldc & 1) == 0) {  // then col + 1 < n too: both are even
-    *reinterpret_cast<__half2*>(at) = pair;
+    *reinterpret_cast<uint32_t*>(at) = word;
   } else {
-    at[0] = pair.x;
+    at[0] = uint16_t(word);
     if (col + 1 < params.n) {
-      at[1] = pair.y;
+      at[1] = uint16_t(word >> 16);
     }
   }
 }
@@ -106,7 +105,7 @@ __device__ __forceinline__ void store_direct_wide(const GemmParams& params, cons
         const int r = row + i * 64 + half * 8;
         const int c = col + nb * 8;
         if (r < params.m && c < params.n) {
-          __half* at = static_cast<__half*>(params.c_ptr) + int64_t(r) * params.ldc + c;
+          uint16_t* at = static_cast<uint16_t*>(params.c_ptr) + int64_t(r) * params.ldc + c;
           *reinterpret_cast<uint4*>(at) = make_uint4(w[0], w[1], w[2], w[3]);
         }
       }
@@ -180,12 +179,10 @@ __device__ __forceinline__ void reduce_partials(const GemmParams& params, const 
       sum.z += part.z;
       sum.w += part.w;
     }
-    const __half2 low = __floats2half2_rn(sum.x, sum.y);
-    const __half2 high = __floats2half2_rn(sum.z, sum.w);
     const int r = row + quad / (G::kTileN / 8) * 64;
     const int c = col + quad % (G::kTileN / 8) * 8;
-    store_pair(params, r, c, *reinterpret_cast<const uint32_t*>(&low));
-    store_pair(params, r + 8, c, *reinterpret_cast<const uint32_t*>(&high));
+    store_pair(params, r, c, pack_elements<G::kBf16>(sum.x, sum.y));
+    store_pair(params, r + 8, c, pack_elements<G::kBf16>(sum.z, sum.w));
   }
 }
 

@@ -54,6 +54,7 @@ struct Geometry : Config {
   static_assert(kTileN % kBoxN == 0 || Config::kKMajorB, "N-major B is loaded in whole boxes");
   static_assert(!kTmaStore || kStoreColumns >= 16, "a TMA store box is at least 32 bytes wide");
   static_assert(kSplitK == 1 || (!kPingpong && !kTmaStore), "split-K: cooperative, direct store");
+  static_assert(!Config::kBf16 || !Config::kAccFp16, "no instruction adds bf16 products in fp16");
   static_assert(kClusterSize <= 16, "no cluster is larger than 16 CTAs");
   static_assert(2 * kStages * 8 <= kBarrierBytes, "barriers outgrow their room");
   static_assert(Config::kThreads == kConsumerThreads + kProducerThreads, "threads disagree with the host");

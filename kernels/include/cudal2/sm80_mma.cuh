@@ -35,6 +35,7 @@ struct MmaGeometry : Config {
   static_assert(kStages >= 2, "one stage is read while another is filled");
   static_assert(Config::kFragmentBuffers == 1 || (Config::kFragmentBuffers == 2 && kSteps % 2 == 0), "two fragment buffers alternate over an even number of steps");
   static_assert(Config::kCopyBytes == 16 || Config::kCopyBytes == 8 || Config::kCopyBytes == 4 || Config::kCopyBytes == 2, "no such copy");
+  static_assert(!Config::kBf16 || !Config::kAccFp16, "no instruction adds bf16 products in fp16");
   static_assert(TileB::kBytes <= kBytesB, "B outgrows its stage");
   static_assert(Config::kThreads == kWarpsM * kWarpsN * 32, "threads disagree with the host");
   static_assert(Config::kSmemBytes == (kStages * kStageBytes > kStoreBytes ? kStages * kStageBytes : kStoreBytes), "shared memory disagrees with the host");
@@ -101,7 +102,7 @@ struct Warp {
   int col;
   FragmentA<typename G::TileA, G::kBlocksM> a[G::kFragmentBuffers];
   FragmentB<typename G::TileB, G::kBlocksN, G::kKMajorB> b[G::kFragmentBuffers];
-  MmaAccumulator<G::kAccFp16> acc[G::kBlocksM][G::kBlocksN * 2];
+  MmaAccumulator<G::kAccFp16, G::kBf16> acc[G::kBlocksM][G::kBlocksN * 2];
 
   __device__ __forceinline__ Warp() {
     const int warp = threadIdx.x / 32;

@@ -193,7 +193,7 @@ __device__ __forceinline__ void multiply_tile(const Work<G>& work, const Smem<G>
 // Runs in every thread of the consumer warp group `group`.
 template <class G>
 __device__ __forceinline__ void consume(const Work<G>& work, const Smem<G>& smem, int group) {
-  using Acc = Accumulator<G::kTileN, G::kAccFp16>;
+  using Acc = Accumulator<G::kTileN, G::kAccFp16, G::kBf16>;
   StageCursor<G::kStages> cursor;
   const int k_tiles = work.k.end - work.k.begin;
   const int row_in_tile = G::kPingpong ? 0 : group * G::kGroupRows;

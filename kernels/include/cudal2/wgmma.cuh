@@ -7,20 +7,26 @@
 #include <cute/numeric/integer_sequence.hpp>
 #include <cuda_fp16.h>
 
+#include "cudal2/element.cuh"
+
 namespace cudal2 {
 
 namespace gmma = cute::SM90::GMMA;
 
-template <int kN, bool kAccFp16, gmma::Major kMajorB>
+template <int kN, bool kAccFp16, bool kBf16, gmma::Major kMajorB>
 struct WgmmaAtom;
 
 #define CUDAL2_WGMMA(N)                                                                              \
   template <gmma::Major kMajorB>                                                                     \
-  struct WgmmaAtom<N, false, kMajorB> {                                                              \
+  struct WgmmaAtom<N, false, false, kMajorB> {                                                       \
     using Type = gmma::MMA_64x##N##x16_F32F16F16_SS<gmma::Major::K, kMajorB>;                        \
   };                                                                                                 \
   template <gmma::Major kMajorB>                                                                     \
-  struct WgmmaAtom<N, true, kMajorB> {                                                               \
+  struct WgmmaAtom<N, false, true, kMajorB> {                                                        \
+    using Type = gmma::MMA_64x##N##x16_F32BF16BF16_SS<gmma::Major::K, kMajorB>;                      \
+  };                                                                                                 \
+  template <gmma::Major kMajorB>                                                                     \
+  struct WgmmaAtom<N, true, false, kMajorB> {                                                        \
     using Type = gmma::MMA_64x##N##x16_F16F16F16_SS<gmma::Major::K, kMajorB>;                        \
   };
 CUDAL2_WGMMA(16)
@@ -37,18 +43,17 @@ CUDAL2_WGMMA(256)
 
 // Accumulators of one 64 x kN block in one thread. Row r, columns 8 nb + 2 (lane % 4) + {0, 1} sit in word(nb, 0),
 // row r + 8 in word(nb, 1), with r = 16 (warp % 4) + lane / 4 (PTX ISA, wgmma m64nNk16 fragment D).
-template <int kN, bool kAccFp16>
+template <int kN, bool kAccFp16, bool kBf16>
 struct Accumulator;
 
-template <int kN>
-struct Accumulator<kN, false> {
+template <int kN, bool kBf16>
+struct Accumulator<kN, false, kBf16> {
   using Element = float;
   static constexpr int kRegisters = kN / 2;
   float d[kRegisters];
 
   __device__ __forceinline__ uint32_t word(int nb, int half) const {
-    const __half2 pair = __floats2half2_rn(d[nb * 4 + half * 2], d[nb * 4 + half * 2 + 1]);
-    return *reinterpret_cast<const uint32_t*>(&pair);
+    return pack_elements<kBf16>(d[nb * 4 + half * 2], d[nb * 4 + half * 2 + 1]);
   }
   __device__ __forceinline__ float4 quad(int nb) const {
     return make_float4(d[nb * 4], d[nb * 4 + 1], d[nb * 4 + 2], d[nb * 4 + 3]);
@@ -56,7 +61,7 @@ struct Accumulator<kN, false> {
 };
 
 template <int kN>
-struct Accumulator<kN, true> {
+struct Accumulator<kN, true, false> {
   using Element = uint32_t;
   static constexpr int kRegisters = kN / 4;
   uint32_t d[kRegisters];
@@ -75,21 +80,21 @@ __device__ __forceinline__ void wgmma_expand(uint64_t desc_a, uint64_t desc_b, E
   Atom::fma(desc_a, desc_b, d[I]..., scale);
 }
 
-template <bool kKMajorB, int kN, bool kAccFp16>
-__device__ __forceinline__ void wgmma(uint64_t desc_a, uint64_t desc_b, Accumulator<kN, kAccFp16>& acc,
+template <bool kKMajorB, int kN, bool kAccFp16, bool kBf16>
+__device__ __forceinline__ void wgmma(uint64_t desc_a, uint64_t desc_b, Accumulator<kN, kAccFp16, kBf16>& acc,
                                       gmma::ScaleOut scale) {
   constexpr gmma::Major kMajorB = kKMajorB ? gmma::Major::K : gmma::Major::MN;
-  using Atom = typename WgmmaAtom<kN, kAccFp16, kMajorB>::Type;
+  using Atom = typename WgmmaAtom<kN, kAccFp16, kBf16, kMajorB>::Type;
   wgmma_expand<Atom>(desc_a, desc_b, acc.d, scale,
-                     cute::make_integer_sequence<int, Accumulator<kN, kAccFp16>::kRegisters>{});
+                     cute::make_integer_sequence<int, Accumulator<kN, kAccFp16, kBf16>::kRegisters>{});
 }
 
-template <int kBlocks, int kN, bool kAccFp16>
-__device__ __forceinline__ void fence_accumulators(Accumulator<kN, kAccFp16> (&acc)[kBlocks]) {
+template <int kBlocks, int kN, bool kAccFp16, bool kBf16>
+__device__ __forceinline__ void fence_accumulators(Accumulator<kN, kAccFp16, kBf16> (&acc)[kBlocks]) {
 #pragma unroll
   for (int i = 0; i < kBlocks; ++i) {
 #pragma unroll
-    for (int r = 0; r < Accumulator<kN, kAccFp16>::kRegisters; ++r) {
+    for (int r = 0; r < Accumulator<kN, kAccFp16, kBf16>::kRegisters; ++r) {
       cute::warpgroup_fence_operand(acc[i].d[r]);
     }
   }

@@ -13,6 +13,8 @@
 #include <string>
 #include <vector>
 
+#include "cudal2/element.cuh"
+
 #define __device__
 #define __global__
 #define __forceinline__ inline
@@ -88,20 +90,6 @@ inline void wait_for_all(Barrier& barrier, int count) {
   while (barrier.generation == generation) yield();
 }
 inline void sync_warp() { wait_for_all(machine.warps[machine.current / kWarp], kWarp); }
-
-inline float half_to_float(uint16_t bits) {
-  _Float16 value;
-  std::memcpy(&value, &bits, 2);
-  return float(value);
-}
-inline uint16_t float_to_half(float value) {
-  const _Float16 half = _Float16(value);
-  uint16_t bits;
-  std::memcpy(&bits, &half, 2);
-  return bits;
-}
-inline float low(uint32_t word) { return half_to_float(uint16_t(word)); }
-inline float high(uint32_t word) { return half_to_float(uint16_t(word >> 16)); }
 
 inline bool in_operand(const void* from, int size) {
   const auto* at = static_cast<const unsigned char*>(from);
@@ -190,17 +178,14 @@ void load_matrices(uint32_t (&r)[4], uint32_t address) {
   emulation::sync_warp();
 }
 
-inline uint32_t pack_halves(float low, float high) {
-  return emulation::float_to_half(low) | uint32_t(emulation::float_to_half(high)) << 16;
-}
-
 // Element (row, k) of A and (k, column) of B as the PTX ISA lays m16n8k16 out over the lanes of a warp.
-inline float mma_element(int first, int row, int column) {
+template <bool kBf16>
+float mma_element(int first, int row, int column) {
   float sum = 0;
   for (int k = 0; k < 16; ++k) {
     const uint32_t a = machine.words[first + row % 8 * 4 + k % 8 / 2][row / 8 + k / 8 * 2];
     const uint32_t b = machine.words[first + column * 4 + k % 8 / 2][4 + k / 8];
-    sum += (k % 2 ? emulation::high(a) : emulation::low(a)) * (k % 2 ? emulation::high(b) : emulation::low(b));
+    sum += k % 2 ? emulation::high<kBf16>(a) * emulation::high<kBf16>(b) : emulation::low<kBf16>(a) * emulation::low<kBf16>(b);
   }
   return sum;
 }
@@ -214,31 +199,31 @@ inline int post_operands(const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
   return machine.current / 32 * 32;
 }
 
-template <bool kAccFp16>
+template <bool kAccFp16, bool kBf16>
 struct MmaAccumulator;
 
-template <>
-struct MmaAccumulator<false> {
+template <bool kBf16>
+struct MmaAccumulator<false, kBf16> {
   float d[4] = {0.f, 0.f, 0.f, 0.f};
 
   void multiply_add(const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
     const int first = post_operands(a, b0, b1), lane = machine.current % 32;
-    for (int i = 0; i < 4; ++i) d[i] += mma_element(first, lane / 4 + i / 2 * 8, lane % 4 * 2 + i % 2);
+    for (int i = 0; i < 4; ++i) d[i] += mma_element<kBf16>(first, lane / 4 + i / 2 * 8, lane % 4 * 2 + i % 2);
     emulation::sync_warp();
   }
-  uint32_t word(int half) const { return pack_halves(d[half * 2], d[half * 2 + 1]); }
+  uint32_t word(int half) const { return pack_elements<kBf16>(d[half * 2], d[half * 2 + 1]); }
 };
 
 template <>
-struct MmaAccumulator<true> {
+struct MmaAccumulator<true, false> {
   uint32_t d[2] = {0, 0};
 
   void multiply_add(const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
     const int first = post_operands(a, b0, b1), lane = machine.current % 32;
     for (int i = 0; i < 2; ++i) {
-      const float left = mma_element(first, lane / 4 + i * 8, lane % 4 * 2);
-      const float right = mma_element(first, lane / 4 + i * 8, lane % 4 * 2 + 1);
-      d[i] = pack_halves(emulation::low(d[i]) + left, emulation::high(d[i]) + right);
+      const float left = mma_element<false>(first, lane / 4 + i * 8, lane % 4 * 2);
+      const float right = mma_element<false>(first, lane / 4 + i * 8, lane % 4 * 2 + 1);
+      d[i] = pack_elements<false>(emulation::low<false>(d[i]) + left, emulation::high<false>(d[i]) + right);
     }
     emulation::sync_warp();
   }
