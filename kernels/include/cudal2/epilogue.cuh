@@ -90,33 +90,49 @@ __device__ __forceinline__ void transpose_quad(uint32_t (&w)[4]) {
   }
 }
 
-// 16 bytes a lane, 64 bytes a row and warp; needs rows of C on 16-byte boundaries.
+__device__ __forceinline__ void store_chunk(const GemmParams& params, int row, int col, const uint32_t (&w)[4]) {
+  if (row < params.m && col < params.n) {
+    uint16_t* at = static_cast<uint16_t*>(params.c_ptr) + int64_t(row) * params.ldc + col;
+    *reinterpret_cast<uint4*>(at) = make_uint4(w[0], w[1], w[2], w[3]);
+  }
+}
+
+// 16 bytes a lane from 16 columns: 32 bytes each of rows `row` and `row` + 8. The words of both rows for the first 8
+// columns, then for the next.
+__device__ __forceinline__ void store_block_pair(const GemmParams& params, int row, int col, uint32_t low0, uint32_t high0, uint32_t low1,
+                                                 uint32_t high1) {
+  uint32_t w[4] = {low0, low1, high0, high1};
+  transpose_quad(w);
+  store_chunk(params, row + threadIdx.x % 4 / 2 * 8, col + threadIdx.x % 2 * 8, w);
+}
+
+// 16 bytes a lane, 64 bytes a row and warp, or 32 for what 32 columns leave; needs rows of C on 16-byte boundaries.
 template <class G, class Acc>
 __device__ __forceinline__ void store_direct_wide(const GemmParams& params, const Acc (&acc)[G::kBlocks], int row, int col0) {
   const int col = col0 + threadIdx.x % 4 * 8;
 #pragma unroll
   for (int i = 0; i < G::kBlocks; ++i) {
 #pragma unroll
-    for (int nb = 0; nb < G::kTileN / 8; nb += 4) {
+    for (int nb = 0; nb + 4 <= G::kTileN / 8; nb += 4) {
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
         uint32_t w[4] = {acc[i].word(nb, half), acc[i].word(nb + 1, half), acc[i].word(nb + 2, half), acc[i].word(nb + 3, half)};
         transpose_quad(w);
-        const int r = row + i * 64 + half * 8;
-        const int c = col + nb * 8;
-        if (r < params.m && c < params.n) {
-          uint16_t* at = static_cast<uint16_t*>(params.c_ptr) + int64_t(r) * params.ldc + c;
-          *reinterpret_cast<uint4*>(at) = make_uint4(w[0], w[1], w[2], w[3]);
-        }
+        store_chunk(params, row + i * 64 + half * 8, col + nb * 8, w);
       }
+    }
+    if constexpr (G::kTileN % 32 == 16) {
+      constexpr int nb = G::kTileN / 8 - 2;
+      store_block_pair(params, row + i * 64, col0 + nb * 8, acc[i].word(nb, 0), acc[i].word(nb, 1), acc[i].word(nb + 1, 0),
+                       acc[i].word(nb + 1, 1));
     }
   }
 }
 
+// `row`: this thread's first.
 template <class G, class Acc>
-__device__ __forceinline__ void store_direct(const GemmParams& params, const Acc (&acc)[G::kBlocks], int row0, int col0) {
-  const int row = row0 + threadIdx.x % kWarpGroup / 32 * 16 + threadIdx.x % 32 / 4;
-  if constexpr (G::kTileN % 32 == 0) {
+__device__ __forceinline__ void store_rows(const GemmParams& params, const Acc (&acc)[G::kBlocks], int row, int col0) {
+  if constexpr (G::kTileN % 16 == 0) {
     if (params.ldc % 8 == 0) {
       store_direct_wide<G>(params, acc, row, col0);
       return;
@@ -131,6 +147,11 @@ __device__ __forceinline__ void store_direct(const GemmParams& params, const Acc
       store_pair(params, row + i * 64 + 8, col + nb * 8, acc[i].word(nb, 1));
     }
   }
+}
+
+template <class G, class Acc>
+__device__ __forceinline__ void store_direct(const GemmParams& params, const Acc (&acc)[G::kBlocks], int row0, int col0) {
+  store_rows<G>(params, acc, row0 + threadIdx.x % kWarpGroup / 32 * 16 + threadIdx.x % 32 / 4, col0);
 }
 
 __device__ __forceinline__ float4 load_from_rank(uint32_t address, uint32_t rank) {

@@ -29,8 +29,11 @@ struct WgmmaAtom;
   struct WgmmaAtom<N, true, false, kMajorB> {                                                        \
     using Type = gmma::MMA_64x##N##x16_F16F16F16_SS<gmma::Major::K, kMajorB>;                        \
   };
+CUDAL2_WGMMA(8)
 CUDAL2_WGMMA(16)
+CUDAL2_WGMMA(24)
 CUDAL2_WGMMA(32)
+CUDAL2_WGMMA(48)
 CUDAL2_WGMMA(64)
 CUDAL2_WGMMA(96)
 CUDAL2_WGMMA(128)
