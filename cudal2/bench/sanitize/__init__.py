@@ -1,0 +1,1 @@
+"""Memory, race and barrier faults of our own kernels: compute-sanitizer over one launch after the other."""

@@ -1,0 +1,285 @@
+"""Corners of the families under compute-sanitizer; the tool itself is a stand-in, and nothing is launched."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+
+import fake_sanitizer
+import numpy as np
+import pytest
+from fabricated_recording import FINGERPRINT
+
+from cudal2.bench.sanitize import launcher, tool
+from cudal2.bench.sanitize.checks import Checked, check_cases
+from cudal2.bench.sanitize.launcher import Case
+from cudal2.bench.sanitize.tool import Finding, Sanitizer, read_report
+from cudal2.build.artifact import BuiltKernel
+from cudal2.errors import EnvironmentProblemError, RecordError, UsageError, WorkerError
+from cudal2.problem import Problem
+from cudal2.space.config import KernelConfig, Sm90WsConfig
+from cudal2.space.covering import covering
+from cudal2.space.families import FAMILIES
+from cudal2.space.space import SearchSpace
+
+ROOT = Path(__file__).parents[1]
+_SPEC = importlib.util.spec_from_file_location("sanitize", ROOT / "scripts" / "sanitize.py")
+assert _SPEC is not None and _SPEC.loader is not None
+script = importlib.util.module_from_spec(_SPEC)
+_SPEC.loader.exec_module(script)
+_plan = script.plan
+
+FIRST = Sm90WsConfig(64, 64, 64, 4, "coop", 1, 1, 1, 1, "tma", 1, "m", 1, False)
+CONFIGS = [replace(FIRST, stages=stages) for stages in (2, 3, 4, 5)]
+SECONDS = 60.0
+
+
+def built(config: KernelConfig) -> BuiltKernel:
+    return BuiltKernel(config.build_name, "", Path("none.cubin"), 168, 0, 0, 384, 0.0, Path("none.log"))
+
+
+def cases(configs=CONFIGS) -> list[Case]:
+    return [Case(Problem(64, 64, 512), config, built(config)) for config in configs]
+
+
+def playing(folder: Path, **played: tuple[str, str]) -> Sanitizer:
+    """A tool that plays something at the configurations of these stages: ``s2=("die", "")``."""
+    named = {replace(FIRST, stages=int(name[1:])).build_name: what for name, what in played.items()}
+    return Sanitizer(fake_sanitizer.install(folder, named), "2025.3.1.0")
+
+
+def check(folder: Path, name: str = "memcheck", seconds: float = SECONDS, silence_s: float = 30.0, **played):
+    return check_cases(name, cases(), playing(folder, **played), seconds, silence_s)
+
+
+@pytest.fixture
+def places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A machine without the tool."""
+    monkeypatch.setenv("PATH", f"{tmp_path / 'path'}:/usr/bin:/bin")
+    monkeypatch.delenv("CUDA_HOME", raising=False)
+    monkeypatch.delenv("CUDA_PATH", raising=False)
+    monkeypatch.setattr(tool, "INSTALLED", (tmp_path / "cuda",))
+    return tmp_path
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_cover_holds_every_value_of_every_axis_legally(family):
+    space = SearchSpace(family=family)
+    problems = [Problem.parse(mnk) for mnk in script.SHAPES]
+    chosen, never = covering(space, problems, 2)
+    assert not never and len(chosen) < 40
+    assert not [config for problem, config in chosen if space.explain(config, problem)]
+    for axis in space.axes:
+        assert {getattr(config, axis.name) for _, config in chosen} == set(axis.values), axis.name
+    taken = [sum(problem == other for other, _ in chosen) for problem in problems if space.legal_count(problem)]
+    assert min(taken) >= 2
+    assert len(set(chosen)) == len(chosen) and covering(space, problems, 2) == (chosen, never)
+
+
+def test_a_value_that_no_shape_allows_is_named():
+    _, never = covering(SearchSpace(), [Problem(64, 64, 64)])
+    assert ("split_k", 2) in never and ("tile_k", 64) not in never
+
+
+def test_the_launcher_judges_by_sums_that_fp16_holds_exactly():
+    for mnk in script.SHAPES:
+        problem = Problem.parse(mnk, "fp16", "tn")
+        a, b, expected = launcher._operands(problem)
+        assert (a.shape, b.shape) == ((problem.m, problem.k), (problem.n, problem.k))
+        assert float(expected.max()) <= 2048
+        assert np.array_equal(expected.astype(np.float64), a.astype(np.float64) @ b.astype(np.float64).T)
+
+
+def test_what_is_printed_after_a_case_is_about_it():
+    text = (
+        "========= COMPUTE-SANITIZER\ncudal2 case 0\ncudal2 done 0\n"
+        f"cudal2 case 1\n{fake_sanitizer.MEMCHECK}cudal2 done 1 3 of 9 elements are wrong\n"
+        f"cudal2 case 2\n{fake_sanitizer.RACECHECK}"
+        "========= RACECHECK SUMMARY: 1 hazard displayed (1 error, 0 warnings)\n"
+    )
+    reports, before, counted = read_report(text)
+    assert (reports[0].findings, reports[0].verdict) == ((), "")
+    assert reports[1].findings == (Finding("Invalid __global__ write of size 16 bytes", "at cudal2_gemm+0x2b0", 2),)
+    assert reports[1].verdict == "3 of 9 elements are wrong"
+    (race,) = reports[2].findings
+    assert race.text == "Error: Race reported between Write access at cudal2_gemm+*" and race.count == 1
+    assert race.where == "and Read access at cudal2_gemm+0xe0 [4 hazards]"
+    assert reports[2].verdict is None and before.findings == () and counted == 1
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "========= Barrier error detected. Divergent thread(s) in block",
+        "========= Warning: Detected overflow of tracked cuda::barrier structures. Results might be incorrect.",
+        "========= Potential invalid __shared__ read of size 4 bytes",
+        "========= Something that no version has said so far",
+    ],
+)
+def test_any_line_that_is_no_housekeeping_counts(line):
+    reports, _, _ = read_report(f"cudal2 case 0\n{line}\n=========     at f+0x10\ncudal2 done 0\n")
+    assert [finding.where for finding in reports[0].findings] == ["at f+0x10"]
+
+
+def test_clean_cases_take_one_process(tmp_path):
+    checked = check(tmp_path)
+    assert [one.case.config for one in checked] == CONFIGS
+    assert all(one.ran and not one.findings for one in checked)
+    (asked,) = fake_sanitizer.asked(tmp_path)
+    assert asked[:2] == ["--tool", "memcheck"] and asked[asked.index("--print-limit") + 1] == "0"
+    assert asked[-4:-2] == ["-m", "cudal2.bench.sanitize.launcher"] and asked[-1] == "0"
+
+
+def test_a_report_and_a_wrong_result_are_findings_of_their_case(tmp_path):
+    seen = []
+    sanitizer = playing(tmp_path, s3=("report", fake_sanitizer.MEMCHECK), s4=("wrong", ""))
+    checked = check_cases("memcheck", cases(), sanitizer, SECONDS, on_checked=seen.append)
+    assert [len(one.findings) for one in checked] == [0, 1, 1, 0] and seen == checked
+    assert checked[2].findings[0].text == "7 of 9 elements are wrong"
+
+
+def test_a_case_that_ends_the_process_costs_itself_alone(tmp_path):
+    checked = check(tmp_path, s2=("die", fake_sanitizer.MEMCHECK), s4=("die", ""))
+    assert [bool(one.findings) for one in checked] == [True, False, True, False]
+    assert checked[0].findings[1].text == "the process ended with exit code 9"
+    assert checked[2].findings[0].text == "the process ended with exit code 9"
+    assert len(fake_sanitizer.asked(tmp_path)) == 3
+
+
+def test_a_hang_is_a_finding_and_the_rest_goes_on(tmp_path):
+    checked = check(tmp_path, silence_s=3.0, s3=("hang", ""))
+    assert [one.ran for one in checked] == [True] * 4
+    assert [one.findings[0].text if one.findings else "" for one in checked] == [
+        "", "no answer within 3 s: it hangs", "", "",
+    ]  # fmt: skip
+
+
+def test_what_there_was_no_time_for_is_not_called_clean(tmp_path):
+    checked = check(tmp_path, seconds=2.0, s4=("hang", ""))
+    assert [one.ran for one in checked] == [True, True, False, False]
+    assert not any(one.findings for one in checked)
+    assert [one.ran for one in check(tmp_path, seconds=0.0)] == [False] * 4
+
+
+def test_a_tool_that_never_reaches_a_kernel_is_our_error(tmp_path):
+    path = fake_sanitizer.install(tmp_path, before="========= Error: No attachable process found.\n")
+    with pytest.raises(WorkerError, match=r"racecheck failed before the first kernel.*No attachable process"):
+        check_cases("racecheck", cases(), Sanitizer(path, "1"), SECONDS)
+    path.write_text("#!/bin/sh\necho 'ModuleNotFoundError: no cuda'; exit 1\n")
+    with pytest.raises(WorkerError, match=r"exit code 1.*ModuleNotFoundError"):
+        check_cases("racecheck", cases(), Sanitizer(path, "1"), SECONDS)
+    with pytest.raises(EnvironmentProblemError, match="cannot start"):
+        check_cases("memcheck", cases(), Sanitizer(tmp_path / "nowhere", "1"), SECONDS)
+
+
+def test_a_count_that_no_report_explains_is_our_error(tmp_path):
+    path = tmp_path / "tool"
+    path.write_text("#!/bin/sh\necho 'cudal2 case 0'; echo 'cudal2 done 0'; echo '========= ERROR SUMMARY: 5 errors'\n")
+    path.chmod(0o755)
+    with pytest.raises(WorkerError, match="counts 5 errors"):
+        check_cases("synccheck", cases(CONFIGS[:1]), Sanitizer(path, "1"), SECONDS)
+
+
+def test_it_is_found_where_toolkits_put_it(places, monkeypatch):
+    with pytest.raises(EnvironmentProblemError, match=r"compute-sanitizer is not in PATH.*CUDA toolkit"):
+        Sanitizer.locate()
+    inside = fake_sanitizer.install(places / "cuda" / "compute-sanitizer")
+    assert Sanitizer.locate() == Sanitizer(inside, "2025.3.1.0")
+    toolkit = fake_sanitizer.install(places / "home" / "bin")
+    monkeypatch.setenv("CUDA_HOME", str(places / "home"))
+    assert Sanitizer.locate().path == toolkit
+    fake_sanitizer.install(places / "path", version="something else")
+    with pytest.raises(EnvironmentProblemError, match="does not answer as compute-sanitizer does"):
+        Sanitizer.locate()
+
+
+@cache
+def planned(*families: str):
+    return _plan(families)
+
+
+@pytest.fixture
+def machine(places: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A GPU that is not there, and compilers that have nothing to do."""
+    monkeypatch.setattr(script, "require_gpu", lambda device: None)
+    monkeypatch.setattr(script, "environment", lambda arguments, families: FINGERPRINT.to_dict())
+    monkeypatch.setattr(script, "plan", lambda families: planned(*families))
+    monkeypatch.setattr(script, "build", lambda arguments, corners: [Case(p, c, built(c)) for p, c in corners])
+    return places
+
+
+def run(monkeypatch, *arguments: object) -> int:
+    monkeypatch.setattr("sys.argv", ["sanitize.py", *map(str, arguments)])
+    return script.guarded(script.main)
+
+
+def page(folder: Path) -> Path:
+    path = folder / "page.md"
+    path.write_text(f"above\n{script.BEGIN}\nold\n{script.END}\nbelow\n")
+    return path
+
+
+def test_a_run_is_kept_and_shown(machine, monkeypatch, capsys):
+    fake_sanitizer.install(machine / "path")
+    out = machine / "record.json"
+    assert run(monkeypatch, "--families", "sm80_mma", "--tools", "memcheck", "racecheck", "--out", out) == 0
+    shown = capsys.readouterr().out
+    record = json.loads(out.read_text())
+    assert record["sanitizer"] == "2025.3.1.0" and record["environment"]["gpu"] == "fabricated for tests"
+    tools = [case["tool"] for case in record["cases"]]
+    assert tools.count("memcheck") == tools.count("racecheck") >= 60
+    kinds = {(case["acc"], case["layout"]) for case in record["cases"]}
+    assert len(kinds) == 4
+    assert "Nothing was found." in shown and f"| `sm80_mma` | memcheck | {tools.count('memcheck')} |" in shown
+    readme = page(machine)
+    assert run(monkeypatch, "--from", out, "--readme", readme) == 0
+    assert readme.read_text() == f"above\n{script.BEGIN}\n{shown.strip()}\n{script.END}\nbelow\n"
+
+
+def test_a_finding_is_exit_code_1_one_line_and_a_row(machine, monkeypatch, capsys):
+    corners, _ = planned("sm80_mma")
+    config = corners[3][1]
+    fake_sanitizer.install(machine / "path", {config.build_name: ("report", fake_sanitizer.RACECHECK)})
+    assert run(monkeypatch, "--families", "sm80_mma", "--tools", "racecheck") == 1
+    captured = capsys.readouterr()
+    assert f"racecheck: {config.name} on " in captured.err and "1 x Error: Race reported between" in captured.err
+    assert "- `sm80_mma`, racecheck, " in captured.out and config.name in captured.out
+
+
+def test_bad_input_is_one_line(machine, monkeypatch, capsys):
+    assert run(monkeypatch) == EnvironmentProblemError.exit_code
+    assert run(monkeypatch, "--from", machine / "none.json") == RecordError.exit_code
+    (machine / "bad.json").write_text("[]")
+    assert run(monkeypatch, "--from", machine / "bad.json") == RecordError.exit_code
+    assert run(monkeypatch, "--tools", "leakcheck") == UsageError.exit_code
+    errors = [line for line in capsys.readouterr().err.splitlines() if line.startswith("error: ")]
+    assert len(errors) == 4 and "install it with the CUDA toolkit" in errors[0]
+
+
+def test_a_short_budget_reaches_every_family_and_kind():
+    corners, _ = planned(*FAMILIES)
+    kinds = 4 * len(FAMILIES)
+    assert len({(config.family, p.acc, p.layout) for p, config in corners[:kinds]}) == kinds
+
+
+def test_the_page_has_the_place_and_says_what_ships():
+    text = (ROOT / "kernels" / "README.md").read_text()
+    assert text.count(script.BEGIN) == text.count(script.END) == 1
+    record = ROOT / "cudal2" / "data" / "sanitizer" / "h200.json"
+    if record.exists():
+        assert script.summary(script.read(record)) in text
+    else:
+        assert "has not been run yet" in text[text.index(script.BEGIN) : text.index(script.END)]
+
+
+def test_a_row_not_run_is_counted_apart():
+    case = cases()[0]
+    rows = [Checked("memcheck", case), Checked("memcheck", case, ran=False)]
+    record = {
+        "sanitizer": "1", "environment": FINGERPRINT.to_dict(), "utc": "2000-01-01T00:00:00", "never_legal": [],
+        "cases": [row.to_dict() for row in rows],
+    }  # fmt: skip
+    assert "| `sm90_ws` | memcheck | 2 | 1 | 0 | 1 |" in script.summary(record)
