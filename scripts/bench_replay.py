@@ -46,7 +46,7 @@ def measure(recording: Path, steps: int | None) -> dict[str, Any]:
     return {
         "recording": recording.name,
         "problems": len(runner.problems),
-        "configurations": sum(int(runner.allowed(problem).sum()) for problem in runner.problems),
+        "configurations": sum(len(runner.allowed(problem)) for problem in runner.problems),
         "steps": result.steps,
         "train_s": round(time.perf_counter() - started, 1),
         "steps_per_s": round(result.steps_per_s),

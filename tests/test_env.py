@@ -8,7 +8,7 @@ import warnings
 import gymnasium
 import numpy as np
 import pytest
-from fabricated_runner import LiveRunner
+from fabricated_runner import LiveRunner, first_illegal, legal_actions
 from gymnasium.utils.env_checker import check_env as gymnasium_check_env
 from stable_baselines3.common.env_checker import check_env as sb3_check_env
 
@@ -56,7 +56,7 @@ def test_an_illegal_action_is_refused_with_the_reason_and_not_measured(runner):
     live = LiveRunner(runner)
     env = HgemmEnv(live)
     env.reset(seed=0, options={"problem": runner.problems[0]})
-    illegal = np.argwhere(~runner.allowed(runner.problems[0]))[0]
+    illegal = np.array(np.unravel_index(first_illegal(runner, runner.problems[0]), runner.space.dims))
     _, reward, _, _, info = env.step(illegal)
     assert reward == -2.0 and info["status"] == "constraints"
     assert info["reason"] == "; ".join(runner.space.explain(runner.space.decode(illegal), runner.problems[0]))
@@ -78,7 +78,7 @@ def test_a_failure_is_worth_the_floor_and_says_why(runner):
 def test_a_repeated_action_is_answered_from_memory(runner):
     live = LiveRunner(runner)
     env = HgemmEnv(live)
-    action = np.argwhere(runner.allowed(runner.problems[0]))[0]
+    action = legal_actions(runner, runner.problems[0])[0]
     for _ in range(3):
         env.reset(options={"problem": runner.problems[0]})
         env.step(action)
@@ -88,7 +88,7 @@ def test_a_repeated_action_is_answered_from_memory(runner):
 def test_action_masks_are_the_values_that_occur(runner):
     env = HgemmEnv(runner)
     env.reset(options={"problem": runner.problems[0]})
-    legal = np.argwhere(runner.allowed(runner.problems[0]))
+    legal = legal_actions(runner, runner.problems[0])
     expected = np.concatenate(
         [np.isin(np.arange(size), column) for size, column in zip(env.action_space.nvec, legal.T, strict=True)]
     )
@@ -100,11 +100,11 @@ def test_uniform_policy_earns_the_mean_of_the_table(runner):
     total, count = 0.0, 0
     rewards = {problem: [] for problem in runner.problems}
     for problem in runner.problems:
-        for action in np.argwhere(runner.allowed(problem)):
+        for action in legal_actions(runner, problem):
             env.reset(options={"problem": problem})
             rewards[problem].append(env.step(action)[1])
     for problem, earned in rewards.items():
-        rows = runner.run(problem, [runner.space.decode(a) for a in np.argwhere(runner.allowed(problem))])
+        rows = runner.run(problem, [runner.space.decode(a) for a in legal_actions(runner, problem)])
         table = [np.clip(math.log(row.speedup), -2, 1) if row.ok else -2.0 for row in rows]
         assert earned == pytest.approx(table, abs=1e-5)
         total, count = total + sum(table), count + len(table)
@@ -114,7 +114,7 @@ def test_uniform_policy_earns_the_mean_of_the_table(runner):
 def test_an_episode_of_several_steps_pays_improvements(runner):
     env = HgemmEnv(runner, horizon=4)
     env.reset(seed=1, options={"problem": runner.problems[1]})
-    actions = np.argwhere(runner.allowed(runner.problems[1]))[[0, 5, 5, 9]]
+    actions = legal_actions(runner, runner.problems[1])[[0, 5, 5, 9]]
     steps = [env.step(action) for action in actions]
     assert [step[2] for step in steps] == [False, False, False, True]
     values = [runner.run(runner.problems[1], [runner.space.decode(a)])[0] for a in actions]

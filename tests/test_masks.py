@@ -7,7 +7,7 @@ import pytest
 
 from cudal2.problem import Problem
 from cudal2.settings import SpaceSettings, load_space
-from cudal2.space.masks import PrefixMasks
+from cudal2.space.masks import PrefixMasks, is_in
 from cudal2.space.space import SearchSpace
 
 FULL = SearchSpace()
@@ -29,7 +29,7 @@ PROBLEMS = [Problem(64, 4096, 64), Problem(1, 8, 8), Problem(123, 457, 792), Pro
 
 @pytest.mark.parametrize("problem", PROBLEMS, ids=str)
 def test_paths_along_the_masks_are_exactly_the_legal_configurations(problem: Problem) -> None:
-    masks = PrefixMasks(SMALL.validity(problem))
+    masks = PrefixMasks(SMALL.dims, SMALL.legal_flat(problem))
     paths = np.zeros((1, 0), np.int64)
     for size in SMALL.dims:
         allowed = masks.mask(paths)
@@ -37,7 +37,7 @@ def test_paths_along_the_masks_are_exactly_the_legal_configurations(problem: Pro
         assert allowed.any(axis=1).all(), "no legal prefix is a dead end"
         row, value = np.nonzero(allowed)
         paths = np.concatenate([paths[row], value[:, None]], axis=1)
-    legal = np.argwhere(SMALL.validity(problem))
+    legal = np.stack(np.unravel_index(SMALL.legal_flat(problem), SMALL.dims), axis=-1)
     assert np.array_equal(paths, legal)
 
 
@@ -45,22 +45,23 @@ def test_paths_along_the_masks_are_exactly_the_legal_configurations(problem: Pro
 @pytest.mark.parametrize("problem", PROBLEMS, ids=str)
 def test_random_walks_end_in_legal_configurations(space: SearchSpace, problem: Problem) -> None:
     rng = np.random.default_rng(1)
-    masks = PrefixMasks(space.validity(problem))
+    masks = PrefixMasks(space.dims, space.legal_flat(problem))
     assert masks.dims == space.dims
     actions = np.zeros((64, 0), np.int64)
     for _ in space.dims:
         allowed = masks.mask(actions)
         value = (allowed * rng.random(allowed.shape)).argmax(axis=1)
         actions = np.concatenate([actions, value[:, None]], axis=1)
-    assert space.validity(problem)[tuple(actions.T)].all()
+    assert is_in(np.ravel_multi_index(tuple(actions.T), space.dims), space.legal_flat(problem)).all()
     assert space.explain(space.decode(actions[0]), problem) == []
 
 
-def test_masks_follow_from_validity_by_definition() -> None:
+def test_masks_follow_from_the_legal_configurations_by_definition() -> None:
     rng = np.random.default_rng(2)
     problem = PROBLEMS[3]
-    valid = SMALL.validity(problem)
-    masks = PrefixMasks(valid)
+    valid = np.zeros(SMALL.dims, np.bool_)
+    valid.ravel()[SMALL.legal_flat(problem)] = True
+    masks = PrefixMasks(SMALL.dims, SMALL.legal_flat(problem))
     for length in range(valid.ndim):
         prefix = rng.integers(SMALL.dims[:length], size=(20, length))
         expected = [[valid[(*row, value)].any() for value in range(SMALL.dims[length])] for row in prefix.tolist()]
@@ -68,19 +69,26 @@ def test_masks_follow_from_validity_by_definition() -> None:
 
 
 def test_an_illegal_prefix_allows_nothing() -> None:
-    masks = PrefixMasks(np.array([[True, False], [False, False]]))
+    masks = PrefixMasks((2, 2), np.array([0]))
     assert masks.mask(np.array([[0], [1]])).tolist() == [[True, False], [False, False]]
     assert masks.mask(np.zeros((2, 0), int)).tolist() == [[True, False], [True, False]]
 
 
 def test_nothing_legal_allows_nothing() -> None:
-    masks = PrefixMasks(SMALL.validity(Problem(64, 64, 100)))
+    masks = PrefixMasks(SMALL.dims, SMALL.legal_flat(Problem(64, 64, 100)))
     assert not masks.mask(np.zeros((1, 0), int)).any()
     assert not masks.action_masks().any()
 
 
 def test_action_masks_are_the_values_some_legal_configuration_has() -> None:
     problem = PROBLEMS[0]
-    legal = np.argwhere(SMALL.validity(problem))
+    legal = np.stack(np.unravel_index(SMALL.legal_flat(problem), SMALL.dims), axis=-1)
     expected = [value in legal[:, axis] for axis, size in enumerate(SMALL.dims) for value in range(size)]
-    assert PrefixMasks(SMALL.validity(problem)).action_masks().tolist() == expected
+    assert PrefixMasks(SMALL.dims, SMALL.legal_flat(problem)).action_masks().tolist() == expected
+
+
+def test_is_in_is_numpys_isin() -> None:
+    rng = np.random.default_rng(4)
+    for size in (0, 1, 30):
+        ascending, values = np.unique(rng.integers(100, size=size)), rng.integers(-5, 105, size=(8, 9))
+        assert np.array_equal(is_in(values, ascending), np.isin(values, ascending))

@@ -13,7 +13,7 @@ SPACE = SearchSpace()
 
 def features(m, n, k, space=SPACE, **kwargs):
     problem = Problem(m, n, k, **kwargs)
-    return obs.static_features(space, problem, np.flatnonzero(space.validity(problem)))
+    return obs.static_features(space, problem, space.legal_flat(problem))
 
 
 def test_layout_is_the_documented_one():
@@ -71,7 +71,7 @@ def test_counters_carry_presence_bits_and_are_absent_before_a_measurement():
 
 def test_the_table_gives_fresh_rows_with_the_problem_index():
     problems = (Problem(64, 64, 64), Problem(128, 64, 64))
-    table = obs.ObservationTable(SPACE, problems, lambda i: np.flatnonzero(SPACE.validity(problems[i])))
+    table = obs.ObservationTable(SPACE, problems, lambda i: SPACE.legal_flat(problems[i]))
     rows = table.batch(np.array([1, 0, 1]))
     assert list(rows[:, obs.PROBLEM_INDEX]) == [1, 0, 1]
     rows[:] = 0

@@ -8,6 +8,7 @@ import warnings
 import numpy as np
 import pytest
 import torch
+from fabricated_runner import first_illegal
 from gymnasium.utils.env_checker import check_env
 from test_counters import profile
 from test_resume import SETTINGS, assert_same_state
@@ -72,8 +73,7 @@ def test_a_measurement_that_was_not_profiled_shows_none(runner, passing):
 
 def test_a_refused_action_shows_no_counters(runner):
     problem = runner.problems[0]
-    allowed = runner.allowed(problem).ravel()
-    flat = int(np.flatnonzero(~allowed)[0])
+    flat = first_illegal(runner, problem)
     env = HgemmEnv(runner, counters=ProfileBook([of(problem, runner.space.from_flat(flat))]))
     env.reset(options={"problem": problem})
     seen, _, _, _, info = env.step(act(runner, runner.space.from_flat(flat)))

@@ -1,4 +1,4 @@
-"""The search space: dense validity against one-by-one judgement, narrowing, sampling, neighbours, no duplicates."""
+"""The search space: what is legal against one-by-one judgement, narrowing, sampling, neighbours, no duplicates."""
 
 from __future__ import annotations
 
@@ -16,6 +16,8 @@ from cudal2.problem import Problem
 from cudal2.settings import Limit, SpaceSettings, load_shapes, load_space
 from cudal2.space.axes import SM90_WS_AXES, Axis
 from cudal2.space.config import KernelConfig, Sm90WsConfig
+from cudal2.space.families import FAMILIES, SM90_WS
+from cudal2.space.masks import is_in
 from cudal2.space.sm90_ws import geometry
 from cudal2.space.sm90_ws.rules import RULES
 from cudal2.space.space import SearchSpace
@@ -72,23 +74,22 @@ def test_compile_time_axes_are_those_of_the_build_name(axis: Axis) -> None:
 
 
 @pytest.mark.parametrize("problem", PROBLEMS, ids=str)
-def test_validity_equals_one_by_one_judgement_exhaustively(problem: Problem) -> None:
-    valid = NARROW.validity(problem).ravel()
-    alone = [NARROW.explain(NARROW.from_flat(flat), problem) == [] for flat in range(NARROW.total)]
-    assert valid.tolist() == alone
+def test_legal_equals_one_by_one_judgement_exhaustively(problem: Problem) -> None:
+    alone = [flat for flat in range(NARROW.total) if NARROW.explain(NARROW.from_flat(flat), problem) == []]
+    assert NARROW.legal_flat(problem).tolist() == alone
 
 
 @pytest.mark.parametrize("problem", PROBLEMS, ids=str)
 @pytest.mark.parametrize("space", [FULL, RECORD], ids=["full", "record"])
-def test_validity_equals_one_by_one_judgement_on_samples(space: SearchSpace, problem: Problem) -> None:
+def test_legal_equals_one_by_one_judgement_on_samples(space: SearchSpace, problem: Problem) -> None:
     rng = np.random.default_rng(11)
-    valid = space.validity(problem)
     legal = space.legal_flat(problem)
+    assert (np.diff(legal) > 0).all()
     near = legal[rng.integers(legal.size, size=60)] if legal.size else legal
     # One changed axis away from a legal configuration is where a wrong limit would show.
     edges = [_with_one_axis_redrawn(space, int(flat), rng) for flat in near]
     for flat in [*rng.integers(space.total, size=120).tolist(), *near.tolist(), *edges]:
-        assert (space.explain(space.from_flat(flat), problem) == []) == bool(valid.ravel()[flat])
+        assert (space.explain(space.from_flat(flat), problem) == []) == bool(is_in(np.array(flat), legal))
 
 
 def _with_one_axis_redrawn(space: SearchSpace, flat: int, rng: np.random.Generator) -> int:
@@ -98,12 +99,32 @@ def _with_one_axis_redrawn(space: SearchSpace, flat: int, rng: np.random.Generat
     return int(np.ravel_multi_index(tuple(action), space.dims))
 
 
-def test_validity_is_read_only_and_kept() -> None:
+def test_what_is_legal_is_read_only_and_kept() -> None:
     problem = Problem(512, 512, 512)
-    valid = FULL.validity(problem)
-    assert FULL.validity(problem) is valid
+    legal = FULL.legal_flat(problem)
+    assert FULL.legal_flat(problem) is legal
     with pytest.raises(ValueError, match="read-only"):
-        valid[(0,) * valid.ndim] = True
+        legal[0] = 0
+
+
+def test_a_space_of_a_billion_is_never_laid_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of axes many times longer, one that rules read and one that none does, the rules still decide one by one."""
+    wider = {"tile_m": tuple(range(64, 513, 64)), "tile_n": tuple(range(16, 257, 8))}
+    wider |= dict.fromkeys(("cluster_m", "cluster_n"), (1, 2, 4))
+    axes = [replace(axis, values=wider.get(axis.name, axis.values)) for axis in SM90_WS_AXES]
+    flags = [Axis(name, (False, True), False, "a choice that no rule reads") for name in ("hint", "order")]
+    monkeypatch.setitem(FAMILIES, "sm90_ws", replace(SM90_WS, axes=(axes[0], flags[0], *axes[1:], flags[1])))
+    space, problem = SearchSpace(), Problem(1000, 520, 1032)
+    assert space.total > 10**9
+    legal, rng = space.legal_flat(problem), np.random.default_rng(3)
+    assert (np.diff(legal) > 0).all() and 10**5 < legal.size < space.total // 100
+    assert sum(space.removed_by_rule(problem).values()) + legal.size == space.total
+    near = rng.choice(legal, 100).tolist()
+    for flat in [*near, *(_with_one_axis_redrawn(space, flat, rng) for flat in near)]:
+        values = dict(zip((axis.name for axis in space.axes), np.unravel_index(flat, space.dims), strict=True))
+        config = FULL.family.config(**{a.name: a.values[values[a.name]] for a in axes})
+        broken = [rule.name for rule in RULES if not np.all(rule.allows(config, problem, SM90))]
+        assert (broken == []) == bool(is_in(np.array(flat), legal)), (config, broken)
 
 
 def test_what_rules_remove_adds_up() -> None:
@@ -116,10 +137,10 @@ def test_what_rules_remove_adds_up() -> None:
 
 def test_possible_holds_what_is_legal_for_any_sizes() -> None:
     for space in (NARROW, RECORD):
-        possible = space.possible(PROBLEMS[0])
-        assert possible.shape == space.dims
+        possible = space.possible_flat(PROBLEMS[0])
+        assert (np.diff(possible) > 0).all()
         for problem in PROBLEMS[:7]:
-            assert not (space.validity(problem) & ~possible).any()
+            assert is_in(space.legal_flat(problem), possible).all()
 
 
 def test_encoding_round_trips() -> None:
@@ -157,10 +178,10 @@ def test_samples_are_legal_seeded_and_uniform() -> None:
     assert drawn == NARROW.sample(problem, np.random.default_rng(5), 4000)
     assert drawn != NARROW.sample(problem, np.random.default_rng(6), 4000)
     counts = np.bincount([NARROW.flat(config) for config in drawn], minlength=NARROW.total)
-    legal = NARROW.validity(problem).ravel()
-    assert counts[~legal].sum() == 0
-    expected = 4000 / legal.sum()
-    assert ((counts[legal] - expected) ** 2 / expected).sum() < legal.sum() + 5 * math.sqrt(2 * legal.sum())
+    legal = NARROW.legal_flat(problem)
+    assert counts[legal].sum() == 4000
+    expected = 4000 / legal.size
+    assert ((counts[legal] - expected) ** 2 / expected).sum() < legal.size + 5 * math.sqrt(2 * legal.size)
 
 
 def test_samples_without_replacement_are_distinct_and_run_out() -> None:
@@ -183,7 +204,7 @@ def test_neighbours_are_all_legal_single_steps() -> None:
     for config in NARROW.sample(problem, np.random.default_rng(2), 25):
         action = np.array(NARROW.encode(config))
         expected = {other for other in legal if np.abs(np.array(other) - action).sum() == 1}
-        assert {NARROW.encode(near) for near in NARROW.neighbours(config, problem)} == expected
+        assert {NARROW.encode(near) for near in NARROW.neighbours(config, NARROW.legal_flat(problem))} == expected
 
 
 @pytest.mark.parametrize("problem", [Problem(640, 384, 512), Problem(64, 1280, 256), Problem(2176, 960, 128)], ids=str)
@@ -228,8 +249,8 @@ def _tile_order(config: KernelConfig, problem: Problem) -> list[tuple[int, int]]
 
 def test_narrowing_takes_away_and_never_adds() -> None:
     for problem in PROBLEMS[:6]:
-        for config in RECORD.enumerate(problem):
-            assert FULL.validity(problem)[FULL.encode(config)]
+        narrowed = np.array([FULL.flat(config) for config in RECORD.enumerate(problem)], np.int64)
+        assert is_in(narrowed, FULL.legal_flat(problem)).all()
 
 
 def test_narrowed_axes_keep_their_names_and_order() -> None:

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from fabricated_runner import LiveRunner
+from fabricated_runner import LiveRunner, first_illegal, legal_actions
 from stable_baselines3.common.vec_env import VecEnv
 
 from cudal2.errors import NothingValidError
@@ -18,7 +18,7 @@ def problems_of(observations):
 
 
 def random_legal(runner, indices, rng):
-    return np.stack([rng.choice(np.argwhere(runner.allowed(runner.problems[i]))) for i in indices])
+    return np.stack([rng.choice(legal_actions(runner, runner.problems[i])) for i in indices])
 
 
 @pytest.mark.parametrize("wrap", [lambda runner: runner, LiveRunner])
@@ -76,8 +76,8 @@ def test_a_batch_is_built_at_once_before_it_is_measured(runner):
 def test_a_refused_action_has_its_reason_and_costs_nothing(runner):
     vec = HgemmVecEnv(runner, problems=runner.problems[:1], n_envs=2)
     vec.reset()
-    illegal = np.argwhere(~runner.allowed(runner.problems[0]))[0]
-    legal = np.argwhere(runner.allowed(runner.problems[0]))[0]
+    illegal = np.array(np.unravel_index(first_illegal(runner, runner.problems[0]), runner.space.dims))
+    legal = legal_actions(runner, runner.problems[0])[0]
     _, rewards, _, infos = vec.step(np.stack([illegal, legal]))
     assert rewards[0] == -2.0 and rewards[1] > -2.0
     assert infos[0]["reason"] and "reason" not in infos[1]
@@ -144,11 +144,11 @@ def test_masks_equal_brute_force_and_survive_eviction(runner):
     bank = MaskBank(runner.problems, space, runner.allowed, max_rows=2)
     rng = np.random.default_rng(0)
     for index in (0, 1, 2, 3, 0, 5, 1):
-        validity = runner.allowed(runner.problems[index])
-        assert (bank.candidates(index) == np.flatnonzero(validity)).all()
+        allowed = runner.allowed(runner.problems[index])
+        assert bank.candidates(index).tolist() == allowed.tolist()
         flats = rng.integers(space.total, size=200)
-        assert (bank.legal(np.full(200, index), flats) == validity.ravel()[flats]).all()
-        legal = np.argwhere(validity)
+        assert (bank.legal(np.full(200, index), flats) == np.isin(flats, allowed)).all()
+        legal = legal_actions(runner, runner.problems[index])
         actions = legal[rng.integers(len(legal), size=5)]
         masks = np.isfinite(bank.along(np.full(5, index), actions))
         for action, mask in zip(actions, masks, strict=True):
@@ -161,6 +161,6 @@ def test_masks_equal_brute_force_and_survive_eviction(runner):
 
 
 def test_a_problem_without_legal_configurations_is_an_error(runner):
-    bank = MaskBank(runner.problems, runner.space, lambda problem: np.zeros(runner.space.dims, bool))
+    bank = MaskBank(runner.problems, runner.space, lambda problem: np.zeros(0, np.int64))
     with pytest.raises(NothingValidError, match=runner.problems[0].mnk):
         bank.candidates(0)

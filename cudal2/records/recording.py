@@ -27,6 +27,7 @@ from cudal2.records.parquet import RecordingMetadata, axis_names, measurement_at
 from cudal2.records.shards import Shards, read_shards
 from cudal2.settings import SpaceSettings
 from cudal2.space.config import KernelConfig, Sm90WsConfig
+from cudal2.space.masks import is_in
 from cudal2.space.space import SearchSpace
 
 logger = logging.getLogger(__name__)
@@ -150,15 +151,13 @@ class Recording:
         pairs = zip(*self.cells.row(self.problem_index(problem)), strict=True)
         return {int(flat): (float(self.times_us[cell]), order[self.statuses[cell] - 1]) for flat, cell in pairs}
 
-    def recorded(self, problem: Problem) -> NDArray[np.bool_]:
-        """Which configurations were recorded, in the shape of ``space.dims``."""
-        recorded = np.zeros(self.space.total, np.bool_)
-        recorded[self.cells.row(self.problem_index(problem))[0]] = True
-        return recorded.reshape(self.space.dims)
+    def recorded(self, problem: Problem) -> NDArray[np.int64]:
+        """Flat indices of the configurations that were recorded, ascending."""
+        return self.cells.row(self.problem_index(problem))[0]
 
     def missing(self, problem: Problem) -> int:
         """Legal configurations without a row; 0 means the recording of this problem is complete."""
-        return int(np.count_nonzero(self.space.validity(problem) & ~self.recorded(problem)))
+        return int(np.count_nonzero(~is_in(self.space.legal_flat(problem), self.recorded(problem))))
 
     def reference_us(self, problem: Problem) -> float:
         """cuBLASLt-AutoTuning on this problem: the median over the interleaved references of all rows.

@@ -2,7 +2,7 @@
 
 The configurations that any problem of the same kind may use form one trie, shared by all. A problem is one number per
 node: the logarithm of the analytic model's weight of the legal configurations below it, -inf if there are none. So a
-thousand problems of the full space take 1 GB at most, where a thousand dense arrays would take 20.
+problem costs 4 bytes a node, and those held at once :data:`ARENA_BYTES`.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from cudal2.errors import NothingValidError, UsageError
 from cudal2.problem import Problem
 from cudal2.search.analytic import log_weights
+from cudal2.space.masks import is_in
 from cudal2.space.space import SearchSpace
 
 Ints = NDArray[np.int64]
@@ -34,7 +35,7 @@ class MaskBank:
     Args:
         problems: What the indices stand for.
         space: The search space.
-        allowed: Dense validity of a problem, of shape ``space.dims``.
+        allowed: Flat indices of a problem's legal configurations, ascending.
         max_rows: Most problems held at once; by default as many as fit ``ARENA_BYTES``.
     """
 
@@ -42,7 +43,7 @@ class MaskBank:
         self,
         problems: Sequence[Problem],
         space: SearchSpace,
-        allowed: Callable[[Problem], Bools],
+        allowed: Callable[[Problem], Ints],
         max_rows: int | None = None,
     ) -> None:
         self.problems = tuple(problems)
@@ -81,8 +82,7 @@ class MaskBank:
 
     def legal(self, index: Ints, flat: Ints) -> Bools:
         """Whether each configuration is legal for its problem."""
-        at = np.minimum(np.searchsorted(self._leaves, flat), len(self._leaves) - 1)
-        node = np.where(self._leaves[at] == flat, at, len(self._leaves))
+        node = np.where(is_in(flat, self._leaves), np.searchsorted(self._leaves, flat), len(self._leaves))
         return np.asarray(np.isfinite(self._arena[self._rows(index), self._first[len(self.dims) - 1] + node]))
 
     def root(self, size: int) -> Ints:
@@ -141,15 +141,14 @@ class MaskBank:
         Raises:
             NothingValidError: No configuration is legal, so no mask would leave a choice.
         """
-        validity = self._allowed(problem).ravel()
-        legal = validity[self._leaves]
-        if not legal.any():
+        legal = self._allowed(problem)
+        if not legal.size:
             raise NothingValidError(
                 f"{problem.mnk}: no legal configuration; `cudal2 space --mnk {problem.mnk}` says which rules remove all"
             )
-        assert np.count_nonzero(legal) == np.count_nonzero(validity), "a legal configuration is missing from the trie"
-        weights: NDArray[np.float64] = np.zeros(len(legal))
-        weights[legal] = np.exp(log_weights(self._space, problem, self._leaves[legal]))
+        assert is_in(legal, self._leaves).all(), "a legal configuration is missing from the trie"
+        weights: NDArray[np.float64] = np.zeros(len(self._leaves))
+        weights[np.searchsorted(self._leaves, legal)] = np.exp(log_weights(self._space, problem, legal))
         levels = [np.append(weights, 0.0)]
         for parents in reversed(self._parents[1:]):
             weights = np.bincount(parents, weights).astype(np.float64)
@@ -160,8 +159,8 @@ class MaskBank:
 
 def _possible(space: SearchSpace, problems: Sequence[Problem]) -> Ints:
     """Flat indices of what is legal for some size, over the accumulators and layouts of the problems."""
-    kinds = {(problem.acc, problem.layout): problem for problem in problems}
-    return np.unique(np.concatenate([np.flatnonzero(space.possible(problem)) for problem in kinds.values()]))
+    kinds = {(problem.acc, problem.layout, problem.dtype): problem for problem in problems}
+    return np.unique(np.concatenate([space.possible_flat(problem) for problem in kinds.values()]))
 
 
 def _trie(leaves: Ints, dims: Sequence[int]) -> tuple[list[Ints], list[Ints]]:

@@ -122,7 +122,7 @@ class Scorer:
     def action_masks(self, index: int) -> NDArray[np.bool_]:
         """Values that occur in any legal configuration of a problem, axis after axis; computed once."""
         if index not in self._marginals:
-            masks = PrefixMasks(self.runner.allowed(self.problems[index])).action_masks()
+            masks = PrefixMasks(self.space.dims, self.runner.allowed(self.problems[index])).action_masks()
             masks.setflags(write=False)
             self._marginals[index] = masks
         return self._marginals[index]

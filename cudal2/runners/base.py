@@ -36,8 +36,8 @@ class Runner(Protocol):
     def cost_s(self) -> float:
         """Seconds of building and measuring so far; for a recording, what they took when recorded."""
 
-    def allowed(self, problem: Problem) -> NDArray[np.bool_]:
-        """Configurations that may be asked for, in the shape of ``space.dims``."""
+    def allowed(self, problem: Problem) -> NDArray[np.int64]:
+        """Flat indices of the configurations that may be asked for, ascending."""
 
     def reference_us(self, problem: Problem) -> float:
         """Median time of cuBLASLt-AutoTuning on the problem."""

@@ -123,9 +123,9 @@ class LocalRunner(Closing):
         self._log = RecordLog(directory, self.fingerprint(), session)
         return self._log
 
-    def allowed(self, problem: Problem) -> NDArray[np.bool_]:
+    def allowed(self, problem: Problem) -> NDArray[np.int64]:
         """Every legal configuration."""
-        return self.space.validity(problem)
+        return self.space.legal_flat(problem)
 
     def reference_us(self, problem: Problem) -> float:
         """cuBLASLt-AutoTuning, measured alone once; measurements carry the reference of their own rounds.

@@ -14,6 +14,7 @@ from cudal2.records.columns import Cells
 from cudal2.records.measurement import Measurement, Status
 from cudal2.records.recording import STATUS_CODES, Recording
 from cudal2.space.config import KernelConfig
+from cudal2.space.masks import is_in
 from cudal2.space.space import SearchSpace
 
 OnMissing = Literal["error", "mask"]
@@ -43,7 +44,7 @@ class ReplayRunner:
         self.problems = recording.problems
         self.cost_s = 0.0
         self.cells = recording.cells if space is None else _projected(recording, space)
-        self._allowed: dict[Problem, NDArray[np.bool_]] = {}
+        self._allowed: dict[Problem, NDArray[np.int64]] = {}
         self._references = np.array([recording.reference_us(problem) for problem in self.problems], np.float32)
 
     def problem_index(self, problem: Problem) -> int:
@@ -57,14 +58,13 @@ class ReplayRunner:
         except RecordError as error:
             raise ReplayMissError(str(error)) from error
 
-    def allowed(self, problem: Problem) -> NDArray[np.bool_]:
+    def allowed(self, problem: Problem) -> NDArray[np.int64]:
         """Legal configurations; with ``mask``, only those that were recorded."""
         if problem not in self._allowed:
-            allowed = self.space.validity(problem)
+            allowed = self.space.legal_flat(problem)
             if self.on_missing == "mask":
-                recorded = np.zeros(self.space.total, np.bool_)
-                recorded[self.cells.row(self.problem_index(problem))[0]] = True
-                allowed = allowed & recorded.reshape(self.space.dims)
+                recorded = self.cells.row(self.problem_index(problem))[0]
+                allowed = recorded[is_in(recorded, allowed)]
             self._allowed[problem] = allowed
         return self._allowed[problem]
 

@@ -108,14 +108,9 @@ class SearchSession:
         self._seen: dict[KernelConfig, Measurement] = {}
 
     @cached_property
-    def validity(self) -> NDArray[np.bool_]:
-        """Legal configurations the runner can answer for, dense over the space's axes."""
-        return self._runner.allowed(self.problem)
-
-    @cached_property
     def candidates(self) -> NDArray[np.int64]:
-        """Flat indices of the legal configurations, ascending."""
-        return np.flatnonzero(self.validity.ravel())
+        """Flat indices of the legal configurations the runner can answer for, ascending."""
+        return self._runner.allowed(self.problem)
 
     @property
     def done(self) -> bool:

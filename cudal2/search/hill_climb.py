@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
 from cudal2.search.base import SearchSession, log_ratio
 from cudal2.space.config import KernelConfig
@@ -11,27 +10,26 @@ from cudal2.space.config import KernelConfig
 
 def hill_climb(session: SearchSession, rng: np.random.Generator) -> None:
     """Climbs from random legal starts until the budget is spent or every start was used."""
-    allowed = session.validity.ravel()
     for start in rng.permutation(session.candidates):
         if session.done:
             return
-        _climb(session, session.space.from_flat(int(start)), rng, allowed)
+        _climb(session, session.space.from_flat(int(start)), rng)
 
 
-def _climb(session: SearchSession, start: KernelConfig, rng: np.random.Generator, allowed: NDArray[np.bool_]) -> None:
+def _climb(session: SearchSession, start: KernelConfig, rng: np.random.Generator) -> None:
     best = _value(session, start)
     current = start
     while best is not None:
-        step = _first_better(session, current, best, rng, allowed)
+        step = _first_better(session, current, best, rng)
         if step is None:
             return
         current, best = step
 
 
 def _first_better(
-    session: SearchSession, current: KernelConfig, best: float, rng: np.random.Generator, allowed: NDArray[np.bool_]
+    session: SearchSession, current: KernelConfig, best: float, rng: np.random.Generator
 ) -> tuple[KernelConfig, float] | None:
-    neighbours = [one for one in session.space.neighbours(current, session.problem) if allowed[session.space.flat(one)]]
+    neighbours = session.space.neighbours(current, session.candidates)
     for index in rng.permutation(len(neighbours)):
         value = _value(session, neighbours[index])
         if value is None:

@@ -1,1 +1,1 @@
-"""The search space: axes, legality rules, dense validity, exact masks, and what a configuration implies."""
+"""The search space: axes, legality rules, legal configurations, exact masks, and what a configuration implies."""

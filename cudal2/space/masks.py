@@ -2,34 +2,34 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 
-class PrefixMasks:
-    """Masks of one problem, by cumulative reduction of its dense validity.
+def is_in(values: NDArray[np.int64], ascending: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """Whether each value, in an array of any shape, is among ascending ones: ``np.isin`` without sorting."""
+    if not ascending.size:
+        return np.zeros(values.shape, np.bool_)
+    return np.asarray(ascending.take(np.searchsorted(ascending, values), mode="clip") == values)
 
-    Level ``j`` holds, for every choice of the first ``j`` axes, the values of axis ``j`` that some legal configuration
-    has. It is the prefix trie of the legal configurations as arrays, so a batch of prefixes costs one gather.
+
+class PrefixMasks:
+    """Masks of one problem: the prefix trie of its legal configurations.
+
+    Level ``j`` holds the choices of the first ``j + 1`` axes that some legal configuration begins with, as ascending
+    flat indices over these axes, so a batch of prefixes costs one search.
     """
 
-    def __init__(self, validity: NDArray[np.bool_]) -> None:
-        """Reduces the dense validity of :meth:`SearchSpace.validity` once."""
-        legal = np.flatnonzero(validity)
-        levels = [validity]
-        # From the few that are legal: reducing the dense array axis by axis would read all of it.
-        for size, shape in ((np.prod(validity.shape[j:]), validity.shape[:j]) for j in range(validity.ndim - 1, 0, -1)):
-            level = np.zeros(shape, np.bool_)
-            level.ravel()[legal // size] = True
-            levels.append(level)
+    def __init__(self, dims: Sequence[int], legal: NDArray[np.int64]) -> None:
+        """Takes the axes' sizes and the ascending flat indices of :meth:`SearchSpace.legal_flat`."""
+        self.dims = tuple(dims)
+        levels = [legal]
+        for size in self.dims[:0:-1]:
+            levels.append(np.unique(levels[-1] // size))
         self._levels = tuple(reversed(levels))
-
-    @property
-    def dims(self) -> tuple[int, ...]:
-        """Number of values of each axis."""
-        return tuple(self._levels[-1].shape)
 
     def mask(self, prefix: NDArray[Any]) -> NDArray[np.bool_]:
         """Values of axis ``j`` that complete each of ``B`` prefixes.
@@ -40,17 +40,16 @@ class PrefixMasks:
         Returns:
             Booleans [B, dims[j]]; a prefix that is itself illegal gets a row without any.
         """
-        level = self._levels[prefix.shape[1]]
-        if prefix.shape[1] == 0:
-            return np.broadcast_to(level, (prefix.shape[0], *level.shape))
-        chosen: NDArray[np.bool_] = level[tuple(prefix.T)]
-        return chosen
+        at = prefix.shape[1]
+        chosen = np.zeros(len(prefix), np.int64)
+        for value, size in zip(prefix.T, self.dims, strict=False):
+            chosen = chosen * size + value
+        return is_in(chosen[:, None] * self.dims[at] + np.arange(self.dims[at]), self._levels[at])
 
     def action_masks(self) -> NDArray[np.bool_]:
         """Per-axis masks one after the other, as MultiDiscrete environments expose them.
 
         They ignore how axes depend on each other: a value is allowed if any legal configuration has it.
         """
-        legal = self._levels[-1]
-        every = range(legal.ndim)
-        return np.concatenate([legal.any(axis=tuple(other for other in every if other != axis)) for axis in every])
+        levels = zip(self._levels, self.dims, strict=True)
+        return np.concatenate([np.bincount(level % size, minlength=size) > 0 for level, size in levels])

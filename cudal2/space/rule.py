@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from types import SimpleNamespace
 from typing import Any
 
@@ -64,10 +65,13 @@ def tile_k_padding(unit: int) -> Rule:
 
 
 def lifted(derive: Callable[[Any], int], *names: str) -> Callable[[Choice], Any]:
-    """A function of one configuration, made elementwise over the axes it reads."""
-    elementwise = np.frompyfunc(
-        lambda *values: derive(SimpleNamespace(**dict(zip(names, values, strict=True)))), len(names), 1
-    )
+    """A function of one configuration, made elementwise over the axes it reads; each value is derived once."""
+
+    @cache
+    def derived(*values: Any) -> int:
+        return derive(SimpleNamespace(**dict(zip(names, values, strict=True))))
+
+    elementwise = np.frompyfunc(derived, len(names), 1)
 
     def over(choice: Choice) -> Any:
         return np.asarray(elementwise(*(getattr(choice, name) for name in names))).astype(np.int64)

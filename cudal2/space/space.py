@@ -1,14 +1,20 @@
-"""``SearchSpace``: the legal configurations of a problem as one dense boolean array, and all that follows from it."""
+"""``SearchSpace``: the legal configurations of a problem as ascending flat indices, and all that follows from them.
+
+They are joined rule by rule: the choices made so far are extended by the axes that the next rule reads, and it judges
+them at once. So what is held is about what is legal, however large the product of the axes; rules that read few axes
+and forbid much come first.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import reduce
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,13 +25,27 @@ from cudal2.problem import Problem
 from cudal2.settings import SpaceSettings
 from cudal2.space.config import KernelConfig
 from cudal2.space.families import family_on
+from cudal2.space.masks import is_in
 from cudal2.space.narrowing import limit_rule, narrowed_axes
 from cudal2.space.rule import Rule
 
-#: Dense arrays kept, in bytes: a full space takes 20 MB a problem, the recorded one 4 MB for each of its 32.
+Flats = NDArray[np.int64]
+
+#: Flat indices kept, in bytes.
 _CACHE_BYTES = 160 * 2**20
-#: Axes that decide in which order tiles run, and nothing else.
-_ORDER_AXES = frozenset({"raster", "group"})
+#: Partial choices that a rule judges at once: few enough for the processor's cache.
+_JOINED_AT_ONCE = 2**16
+
+
+class _Partial(NamedTuple):
+    """Choices on some of the axes, as flat indices with the first value of the others."""
+
+    chosen: frozenset[int]
+    flats: Flats
+
+
+_NO_FLATS = np.zeros(0, np.int64)
+_NOTHING_CHOSEN = _Partial(frozenset(), np.zeros(1, np.int64))
 
 
 class SearchSpace:
@@ -57,8 +77,13 @@ class SearchSpace:
         limits = (limit_rule(self.family.axes, limit, self.settings.name) for limit in self.settings.limits)
         self.rules = (*self.family.rules, *limits)
         self._position = {axis.name: at for at, axis in enumerate(self.axes)}
-        self._static: dict[tuple[str, str], tuple[NDArray[np.bool_], list[NDArray[np.bool_]]]] = {}
-        self._dense: OrderedDict[Problem, NDArray[np.bool_]] = OrderedDict()
+        # Text as objects, which compare with plain text element by element.
+        self._values = [
+            np.array(axis.values, object if isinstance(axis.values[0], str) else None) for axis in self.axes
+        ]
+        self._strides = np.cumprod((1, *self.dims[:0:-1]), dtype=np.int64)[::-1]
+        self._size_free: dict[tuple[str, ...], _Partial] = {}
+        self._legal: OrderedDict[Problem, Flats] = OrderedDict()
 
     @property
     def dims(self) -> tuple[int, ...]:
@@ -68,7 +93,7 @@ class SearchSpace:
     @property
     def total(self) -> int:
         """Number of configurations, legal or not."""
-        return int(np.prod(self.dims))
+        return math.prod(self.dims)
 
     @property
     def digest(self) -> str:
@@ -78,31 +103,20 @@ class SearchSpace:
         text = json.dumps({"arch": self.arch.name, "axes": axes, "limits": limits}, sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
-    def validity(self, problem: Problem) -> NDArray[np.bool_]:
-        """Which configurations are legal: a read-only boolean array of shape ``dims``."""
-        if problem in self._dense:
-            self._dense.move_to_end(problem)
-            return self._dense[problem]
-        whole, by_order = self._conditions(problem)
-        # About one in a hundred is legal but for its tile order: only those are spread over the raster axes.
-        at: list[Any] = list(np.nonzero(whole))
-        for name in _ORDER_AXES:
-            at[self._position[name]] = slice(None)
-        index = tuple(at)
-        valid = np.zeros(self.dims, np.bool_)
-        valid[index] = True
-        for part in by_order:
-            valid[index] &= np.broadcast_to(part, self.dims)[index]
-        valid.setflags(write=False)
-        self._dense[problem] = valid
-        while len(self._dense) > 1 and len(self._dense) * self.total > _CACHE_BYTES:
-            self._dense.popitem(last=False)
-        return valid
+    def legal_flat(self, problem: Problem) -> Flats:
+        """Flat indices of the legal configurations, ascending; read-only and kept."""
+        if problem not in self._legal:
+            legal = self._ascending(self._narrowed(self._possible(problem), problem, by_size=True))
+            legal.setflags(write=False)
+            self._legal[problem] = legal
+            while len(self._legal) > 1 and sum(kept.nbytes for kept in self._legal.values()) > _CACHE_BYTES:
+                self._legal.popitem(last=False)
+        self._legal.move_to_end(problem)
+        return self._legal[problem]
 
-    def possible(self, problem: Problem) -> NDArray[np.bool_]:
-        """Which configurations only the rules on m, n and k can forbid: a superset of the legal; of shape ``dims``."""
-        conditions = [self._broadcast(rule, problem) for rule in self.rules if not rule.by_size]
-        return np.broadcast_to(reduce(np.logical_and, conditions), self.dims)
+    def possible_flat(self, problem: Problem) -> Flats:
+        """Flat indices of what only the rules on m, n and k can forbid, ascending: a superset of the legal."""
+        return self._ascending(self._possible(problem))
 
     def explain(self, config: KernelConfig, problem: Problem) -> list[str]:
         """Why a configuration is not legal, one sentence per broken rule; empty if it is."""
@@ -129,27 +143,23 @@ class SearchSpace:
 
         The counts and ``legal_count`` add up to ``total``.
         """
-        kept = np.ones((1,) * len(self.axes), np.bool_)
-        left, removed = self.total, dict.fromkeys((rule.name for rule in self.rules), 0)
+        partial, left = _NOTHING_CHOSEN, self.total
+        removed = dict.fromkeys((rule.name for rule in self.rules), 0)
         for rule in self.rules:
-            kept = kept & self._broadcast(rule, problem)
-            now = int(np.count_nonzero(kept)) * (self.total // kept.size)
+            partial = self._joined(partial, rule, problem)
+            now = len(partial.flats) * math.prod(len(self.axes[at]) for at in self._free(partial))
             removed[rule.name] += left - now
             left = now
         return removed
 
     def legal_count(self, problem: Problem) -> int:
         """Number of legal configurations."""
-        return int(np.count_nonzero(self.validity(problem)))
-
-    def legal_flat(self, problem: Problem) -> NDArray[np.intp]:
-        """Flat indices of the legal configurations, ascending."""
-        return np.flatnonzero(self.validity(problem))
+        return len(self.legal_flat(problem))
 
     def enumerate(self, problem: Problem) -> Iterator[KernelConfig]:
         """The legal configurations in ascending flat order."""
-        for action in np.argwhere(self.validity(problem)).tolist():
-            yield self.decode(action)
+        for flat in self.legal_flat(problem).tolist():
+            yield self.from_flat(flat)
 
     def sample(
         self, problem: Problem, rng: np.random.Generator, size: int = 1, replace: bool = True
@@ -171,16 +181,14 @@ class SearchSpace:
         drawn = rng.choice(legal, size if replace else min(size, legal.size), replace=replace)
         return [self.from_flat(int(flat)) for flat in drawn]
 
-    def neighbours(self, config: KernelConfig, problem: Problem) -> list[KernelConfig]:
-        """The legal configurations that differ by one step on one axis."""
-        action, valid = self.encode(config), self.validity(problem)
-        near = []
-        for at, size in enumerate(self.dims):
-            for value in (action[at] - 1, action[at] + 1):
-                step = (*action[:at], value, *action[at + 1 :])
-                if 0 <= value < size and valid[step]:
-                    near.append(self.decode(step))
-        return near
+    def neighbours(self, config: KernelConfig, among: Flats) -> list[KernelConfig]:
+        """The configurations one step away on one axis that are among the given ones (flat, ascending)."""
+        action = np.array(self.encode(config))
+        steps = np.repeat(np.eye(len(action), dtype=np.int64), 2, axis=0)
+        steps[::2] *= -1
+        near = action + steps
+        near = near[((near >= 0) & (near < self.dims)).all(axis=1)]
+        return [self.decode(step) for step in near[is_in(near @ self._strides, among)].tolist()]
 
     def encode(self, config: KernelConfig) -> tuple[int, ...]:
         """Value indices in axis order.
@@ -197,7 +205,7 @@ class SearchSpace:
         return self.family.config(**{axis.name: axis.values[at] for axis, at in zip(self.axes, action, strict=True)})
 
     def flat(self, config: KernelConfig) -> int:
-        """Index in the flattened dense array.
+        """Index in C order over the axes.
 
         Raises:
             UsageError: A field has a value that is not on its axis.
@@ -208,47 +216,66 @@ class SearchSpace:
         """The inverse of :meth:`flat`."""
         return self.decode([int(at) for at in np.unravel_index(flat, self.dims)])
 
-    def _conditions(self, problem: Problem) -> tuple[NDArray[np.bool_], list[NDArray[np.bool_]]]:
-        """All rules that do not read the tile order as one array, and those that do; the size-free ones are kept."""
-        key = (problem.acc, problem.layout)
-        if key not in self._static:
-            self._static[key] = self._combined((rule for rule in self.rules if not rule.by_size), problem)
-        whole, by_order = self._static[key]
-        sized, sized_by_order = self._combined((rule for rule in self.rules if rule.by_size), problem)
-        every = np.broadcast_to(whole & sized, [1 if axis.name in _ORDER_AXES else len(axis) for axis in self.axes])
-        return every, by_order + sized_by_order
+    def _possible(self, problem: Problem) -> _Partial:
+        """What the size-free rules leave, over the axes they read; kept."""
+        key = (problem.acc, problem.layout, problem.dtype)
+        if key not in self._size_free:
+            self._size_free[key] = self._narrowed(_NOTHING_CHOSEN, problem, by_size=False)
+        return self._size_free[key]
 
-    def _combined(self, rules: Iterable[Rule], problem: Problem) -> tuple[NDArray[np.bool_], list[NDArray[np.bool_]]]:
-        whole = [np.ones((1,) * len(self.axes), np.bool_)]
-        by_order: list[NDArray[np.bool_]] = []
-        for rule in rules:
-            (whole if _ORDER_AXES.isdisjoint(rule.axes) else by_order).append(self._broadcast(rule, problem))
-        # Smallest first, so that most of the work happens on small arrays.
-        return reduce(np.logical_and, sorted(whole, key=lambda part: part.size)), by_order
+    def _narrowed(self, partial: _Partial, problem: Problem, by_size: bool) -> _Partial:
+        """What the rules that depend on the sizes, or those that do not, leave of partial choices."""
+        for rule in self.rules:
+            if rule.by_size == by_size:
+                partial = self._joined(partial, rule, problem)
+        return partial
 
-    def _broadcast(self, rule: Rule, problem: Problem) -> NDArray[np.bool_]:
-        """The rule over all combinations of its own axes, with length 1 along the others."""
-        choice = SimpleNamespace(**{name: self._along(name) for name in rule.axes})
-        allowed = np.asarray(rule.allows(choice, problem, self.arch), np.bool_)
-        return allowed.reshape((1,) * (len(self.axes) - allowed.ndim) + allowed.shape)
+    def _joined(self, partial: _Partial, rule: Rule, problem: Problem) -> _Partial:
+        """Extends partial choices by the axes that a rule reads and keeps what it allows."""
+        read = [self._position[name] for name in rule.axes]
+        new = [at for at in read if at not in partial.chosen]
+        rows = max(1, _JOINED_AT_ONCE // math.prod(len(self.axes[at]) for at in new))
+        parts = []
+        for start in range(0, len(partial.flats), rows):
+            flats = partial.flats[start : start + rows]
+            columns = {self.axes[at].name: self._column(at, flats, new) for at in read}
+            allowed = rule.allows(SimpleNamespace(**columns), problem, self.arch)
+            grid = self._extended(flats, new)
+            parts.append(grid[np.broadcast_to(allowed, grid.shape)])
+        return _Partial(partial.chosen.union(new), np.concatenate([_NO_FLATS, *parts]))
 
-    def _along(self, name: str) -> NDArray[Any]:
-        at = self._position[name]
-        values = self.axes[at].values
-        kind = object if isinstance(values[0], str) else np.bool_ if isinstance(values[0], bool) else np.int64
-        return np.array(values, kind).reshape([-1 if other == at else 1 for other in range(len(self.axes))])
+    def _column(self, at: int, flats: Flats, new: Sequence[int]) -> NDArray[Any]:
+        """Values of one axis, to broadcast over partial choices and the axes that extend them."""
+        values = self._values[at]
+        if at in new:
+            return values.reshape([-1 if other == at else 1 for other in (None, *new)])
+        chosen = values[flats // self._strides[at] % len(values)]
+        return np.asarray(chosen.reshape(-1, *(1 for _ in new)))
+
+    def _extended(self, flats: Flats, axes: Iterable[int]) -> Flats:
+        """All values of some axes added: one dimension more for each."""
+        steps = (np.arange(self.dims[at]) * self._strides[at] for at in axes)
+        return np.asarray(reduce(np.add.outer, steps, flats))
+
+    def _ascending(self, partial: _Partial) -> Flats:
+        """All configurations that extend partial choices."""
+        return np.sort(self._extended(partial.flats, self._free(partial)), axis=None)
+
+    def _free(self, partial: _Partial) -> list[int]:
+        """The axes not chosen yet."""
+        return [at for at in range(len(self.axes)) if at not in partial.chosen]
 
     def _nothing_valid(self, problem: Problem) -> str:
         """What the sizes of the problem removed, and one sentence that says why."""
         name = f"{problem.mnk} {problem.acc} {problem.layout}"
         left = f"no configuration of space '{self.settings.name}' is legal for {name}"
-        possible = np.argwhere(self.possible(problem))
+        possible = self.possible_flat(problem)
         if possible.size == 0:
             return f"{left}, nor for any other sizes: narrow the space less"
         by_size = {rule.name for rule in self.rules if rule.by_size}
         removed = self.removed_by_rule(problem).items()
         causes = ", ".join(f"{name} {count}" for name, count in removed if count and name in by_size)
-        return f"{left}; removed by its sizes: {causes}; {self.explain(self.decode(possible[0].tolist()), problem)[0]}"
+        return f"{left}; removed by its sizes: {causes}; {self.explain(self.from_flat(int(possible[0])), problem)[0]}"
 
 
 def _plain(values_by_axis: Mapping[str, tuple[Any, ...]]) -> dict[str, list[Any]]:
