@@ -105,6 +105,8 @@ def test_what_is_legal_is_read_only_and_kept() -> None:
     assert FULL.legal_flat(problem) is legal
     with pytest.raises(ValueError, match="read-only"):
         legal[0] = 0
+    nothing = FULL.legal_flat(Problem(123, 456, 789))
+    assert np.random.default_rng(0).permutation(nothing).size == 0
 
 
 def test_a_space_of_a_billion_is_never_laid_out(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -107,7 +107,8 @@ class SearchSpace:
         """Flat indices of the legal configurations, ascending; read-only and kept."""
         if problem not in self._legal:
             legal = self._ascending(self._narrowed(self._possible(problem), problem, by_size=True))
-            legal.setflags(write=False)
+            # numpy's permutation shuffles an empty array in place, and so refuses a read-only one.
+            legal.setflags(write=not legal.size)
             self._legal[problem] = legal
             while len(self._legal) > 1 and sum(kept.nbytes for kept in self._legal.values()) > _CACHE_BYTES:
                 self._legal.popitem(last=False)
