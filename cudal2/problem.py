@@ -79,6 +79,21 @@ class Problem:
         return f"{self.m}_{self.n}_{self.k}"
 
     @property
+    def signature(self) -> tuple[Acc, Layout, Dtype]:
+        """What a kernel is compiled for beside its configuration."""
+        return self.acc, self.layout, self.dtype
+
+    @property
+    def kind(self) -> str:
+        """The signature for messages; fp16 goes without saying."""
+        return f"{self.acc} {self.layout}" + (f" {self.dtype}" if self.dtype != "fp16" else "")
+
+    @property
+    def leaderboard(self) -> str:
+        """Part of a leaderboard's key: the accumulator of fp16 operands, or ``bf16``, which has fp32 only."""
+        return self.acc if self.dtype == "fp16" else self.dtype
+
+    @property
     def flops(self) -> int:
         """Multiplications and additions: 2 m n k."""
         return 2 * self.m * self.n * self.k

@@ -67,7 +67,7 @@ def draw(count: int) -> list[Request]:
     while len(drawn) < count:
         for problem in problems:
             (config,) = space.sample(problem, rng)
-            drawn[build_key(config, problem.acc, problem.layout)] = (config, problem.acc, problem.layout)
+            drawn[build_key(config, *problem.signature)] = (config, *problem.signature)
     return list(drawn.values())[:count]
 
 

@@ -121,11 +121,11 @@ def measured(
 
 def build(pool: BuildPool, plan: Mapping[Problem, Sequence[KernelConfig]]) -> dict[Problem, Candidates]:
     """Every kernel of the plan, so that nothing compiles while it is timed."""
-    requests = [(config, problem.acc, problem.layout) for problem, configs in plan.items() for config in configs]
+    requests = [(config, *problem.signature) for problem, configs in plan.items() for config in configs]
     results = pool.build(requests)
     found: dict[Problem, Candidates] = {}
     for problem, configs in plan.items():
-        pairs = ((config, results[build_key(config, problem.acc, problem.layout)]) for config in configs)
+        pairs = ((config, results[build_key(config, *problem.signature)]) for config in configs)
         found[problem] = tuple((config, result) for config, result in pairs if isinstance(result, BuiltKernel))
     return found
 

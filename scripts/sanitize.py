@@ -131,10 +131,10 @@ def build(arguments: argparse.Namespace, corners: Sequence[Corner]) -> list[Case
         corners = kept
     cache = shared.build_cache(arguments)
     with BuildPool(cache, resolve_toolchain(cache, SM90)) as pool:
-        results = pool.build([(config, problem.acc, problem.layout) for problem, config in corners])
+        results = pool.build([(config, *problem.signature) for problem, config in corners])
     cases = []
     for problem, config in corners:
-        result = results[build_key(config, problem.acc, problem.layout)]
+        result = results[build_key(config, *problem.signature)]
         if not isinstance(result, BuiltKernel):
             raise ToolchainError(f"{config.name} does not build: {result.reason} (log: {result.log_path})")
         cases.append(Case(problem, config, result))

@@ -84,6 +84,17 @@ def test_torch_multiplies_what_the_problem_stores_and_records_its_flags(layout, 
     assert torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction is wanted
 
 
+def test_torch_multiplies_bf16_with_its_reduction_in_fp32():
+    torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = True
+    sets = BufferSets(Problem(4, 6, 8, dtype="bf16"), 2, "cpu")
+    contestant = TorchMatmul(sets.problem).on(BothLayouts(sets))
+    contestant.launch(1, 0)
+    assert sets.c(1).dtype is torch.bfloat16
+    torch.testing.assert_close(sets.c(1).float(), sets.a(1).float() @ sets.b(1).float().t(), rtol=1e-2, atol=2e-2)
+    assert "allow_bf16_reduced_precision_reduction=False" in contestant.detail
+    assert torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction is False
+
+
 def test_missing_bindings_name_the_command(monkeypatch):
     cublaslt.bindings.cache_clear()
     monkeypatch.setitem(sys.modules, "nvmath.bindings", None)
@@ -98,7 +109,7 @@ def test_scale_type_matches_the_compute_type_and_the_scalars():
     fp32, fp16 = cublaslt.PRECISIONS["fp32"], cublaslt.PRECISIONS["fp16"]
     assert (fp32.compute, fp32.scale, fp32.one.dtype) == (compute.COMPUTE_32F, data.CUDA_R_32F, np.float32)
     assert (fp16.compute, fp16.scale, fp16.one.dtype) == (compute.COMPUTE_16F, data.CUDA_R_16F, np.float16)
-    assert data.CUDA_R_16F == cublaslt.CUDA_R_16F
+    assert cublaslt.ELEMENTS == {"fp16": data.CUDA_R_16F, "bf16": data.CUDA_R_16BF}
 
 
 class FakeLtError(Exception):
@@ -175,7 +186,7 @@ class FakeLt:
     def matmul_algo_get_ids(self, handle, compute, scale, a, b, c, d, count):
         if self.lists_nothing:
             raise self.cuBLASLtError("status 14")
-        assert (compute, scale) == self.kind and (a, b, c, d) == (2, 2, 2, 2) and count >= 64
+        assert (compute, scale) == self.kind and {a, b, c, d} == {shape[0] for shape in self.shapes} and count >= 64
         return (66, 7, 9, 9)
 
     def matmul_algo_init(self, handle, compute, scale, a, b, c, d, number, pointer):
@@ -229,12 +240,17 @@ def fake_lt(monkeypatch):
     return fake
 
 
-@pytest.mark.parametrize(("acc", "kind", "mask"), [("fp32", (68, 0), 2), ("fp16", (64, 2), 7)])
-def test_cublaslt_is_asked_for_the_leaderboards_precision(fake_lt, acc, kind, mask):
-    vendor = libraries.VendorLibraries(Problem(64, 128, 32, acc), "cpu", 2**20, 100)
+@pytest.mark.parametrize(
+    ("acc", "dtype", "kind", "element", "mask"),
+    [("fp32", "fp16", (68, 0), 2, 2), ("fp16", "fp16", (64, 2), 2, 7), ("fp32", "bf16", (68, 0), 14, 2)],
+)
+def test_cublaslt_is_asked_for_the_leaderboards_precision(fake_lt, acc, dtype, kind, element, mask):
+    vendor = libraries.VendorLibraries(Problem(64, 128, 32, acc, dtype=dtype), "cpu", 2**20, 100)
     calls = vendor.cublaslt("tn")
     names = fake_lt.MatmulPreferenceAttribute
     assert fake_lt.kind == kind
+    assert {shape[0] for shape in fake_lt.shapes} == {element}
+    assert list(vendor.enumerated()["tn"].near(calls)), "the types are those of the layouts"
     assert fake_lt.set_values[(3, int(names.MAX_WORKSPACE_BYTES))] == 2**20
     assert fake_lt.set_values[(3, int(names.REDUCTION_SCHEME_MASK))] == mask
     assert len(calls) == 2, "the answer marked unusable is left out"
@@ -305,8 +321,9 @@ def test_no_answer_is_a_reason_not_a_crash(fake_lt):
         vendor.cublaslt("tn")
 
 
-def test_cublas_sets_its_workspace_after_its_stream_and_forbids_fp16_partial_sums(fake_lt):
-    vendor = libraries.VendorLibraries(Problem(64, 128, 32), "cpu", 1024, 100)
+@pytest.mark.parametrize(("dtype", "element"), [("fp16", 2), ("bf16", 14)])
+def test_cublas_sets_its_workspace_after_its_stream_and_forbids_narrow_partial_sums(fake_lt, dtype, element):
+    vendor = libraries.VendorLibraries(Problem(64, 128, 32, dtype=dtype), "cpu", 1024, 100)
     call = vendor.cublas("nn")
     for stream in (5, 5, 6):
         call.enqueue(100, 200, 300, stream)
@@ -317,6 +334,7 @@ def test_cublas_sets_its_workspace_after_its_stream_and_forbids_fp16_partial_sum
     assert [entry[0] for entry in calls].count("set_stream") == 2
     gemm = calls[3]
     assert gemm[2:7] == (0, 0, 128, 64, 32) and gemm[8] == 200 and gemm[11] == 100 and gemm[15] == 300
+    assert (gemm[9], gemm[12], gemm[16], gemm[18], call.arguments.element) == (*[element] * 3, 68, element)
 
 
 def named(layout, number, enqueue=None):

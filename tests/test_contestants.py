@@ -260,6 +260,15 @@ def test_a_kernel_that_refuses_its_arguments_is_a_reason(compiler, buffers, monk
         bound.launch(0, 9)
 
 
+def test_inductor_compiles_for_the_type_of_the_operands(compiler):
+    compiler(one_kernel)
+    (step,) = inductor.compile_steps(Problem(8, 16, 24, dtype="bf16"), "tn", torch.device("cpu"))
+    seen = []
+    compiler(lambda: lambda a, b: seen.extend((a.dtype, b.dtype)) or one_kernel()(a, b))
+    inductor.compile_steps(Problem(8, 16, 32, dtype="bf16"), "nn", torch.device("cpu"))
+    assert step.arguments[:3] == tuple(inductor.Operand) and set(seen) == {torch.bfloat16}
+
+
 def test_torch_has_what_the_recorder_needs():
     matmul, kernels = inductor._compiled()
     assert callable(matmul) and callable(kernels.run)

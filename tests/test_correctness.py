@@ -10,7 +10,7 @@ import torch
 from cudal2.bench.check_data import Operands, revealing, zero_one
 from cudal2.bench.correctness import Checks, check_sample, compare, compare_exact, error_bound
 from cudal2.bench.inputs import BufferSets, as_math
-from cudal2.problem import Acc, Layout, Problem
+from cudal2.problem import Acc, Dtype, Layout, Problem
 
 DEPTHS = (64, 72, 128, 256, 512, 1024, 2048, 4096, 8192, 12288, 16384)
 Model = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
@@ -21,7 +21,7 @@ def fp32_model(a: torch.Tensor, b: torch.Tensor, chunk: int = 16) -> torch.Tenso
     acc = torch.zeros(a.shape[0], b.shape[1])
     for start in range(0, a.shape[1], chunk):
         acc += a[:, start : start + chunk].float() @ b[start : start + chunk].float()
-    return acc.half()
+    return acc.to(a.dtype)
 
 
 def truncating_fp32_model(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
@@ -32,7 +32,7 @@ def truncating_fp32_model(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
         terms = torch.cat([products, acc[:, None]], 1)
         acc = _truncate(terms, terms.abs().amax(1, keepdim=True)).sum(1)
         acc = _truncate(acc, acc.abs())
-    return acc.half()
+    return acc.to(a.dtype)
 
 
 def _truncate(values: torch.Tensor, largest: torch.Tensor) -> torch.Tensor:
@@ -44,17 +44,24 @@ def fp16_model(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     acc = torch.zeros(a.shape[0], b.shape[1], dtype=torch.float16)
     for start in range(0, a.shape[1], 16):
         acc = (acc.float() + a[:, start : start + 16].float() @ b[start : start + 16].float()).half()
-    return acc
+    return acc.to(a.dtype)
 
 
-def fp16_partials_model(split: int, interleaved: bool = False) -> Model:
-    """fp32 inside each share of K, fp16 between them."""
+def bf16_model(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    acc = torch.zeros(a.shape[0], b.shape[1], dtype=torch.bfloat16)
+    for start in range(0, a.shape[1], 16):
+        acc = (acc.float() + a[:, start : start + 16].float() @ b[start : start + 16].float()).bfloat16()
+    return acc.to(a.dtype)
+
+
+def narrow_partials_model(split: int, interleaved: bool = False) -> Model:
+    """fp32 inside each share of K, the type of C between them."""
 
     def multiply(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
         tiles = torch.arange(a.shape[1]) // 16
         share = tiles % split if interleaved else tiles * split // (int(tiles.max()) + 1)
         partials = [fp32_model(a[:, share == index], b[share == index]).float() for index in range(split)]
-        return torch.stack(partials).sum(0).half()
+        return torch.stack(partials).sum(0).to(a.dtype)
 
     return multiply
 
@@ -82,8 +89,10 @@ class FakeContestant:
         return self.model(self.sets.a(set_index), as_math(self.sets.b(set_index), self.sets.problem.layout))
 
 
-def checks(m: int = 16, n: int = 24, k: int = 128, acc: Acc = "fp32", layout: Layout = "tn") -> Checks:
-    return Checks(Problem(m, n, k, acc, layout), "cpu", seed=1)
+def checks(
+    m: int = 16, n: int = 24, k: int = 128, acc: Acc = "fp32", layout: Layout = "tn", dtype: Dtype = "fp16"
+) -> Checks:
+    return Checks(Problem(m, n, k, acc, layout, dtype), "cpu", seed=1)
 
 
 def max_error(model: Model, operands: Operands, acc: Acc) -> float:
@@ -93,27 +102,30 @@ def max_error(model: Model, operands: Operands, acc: Acc) -> float:
     return worst
 
 
-def revealing_operands(k: int, acc: Acc = "fp32", m: int = 16, n: int = 16) -> Operands:
-    return revealing(Problem(m, n, k, acc), torch.Generator().manual_seed(k))
+def revealing_operands(k: int, acc: Acc = "fp32", m: int = 16, n: int = 16, dtype: Dtype = "fp16") -> Operands:
+    return revealing(Problem(m, n, k, acc, dtype=dtype), torch.Generator().manual_seed(k))
 
 
+@pytest.mark.parametrize("dtype", ["fp16", "bf16"])
 @pytest.mark.parametrize("k", DEPTHS)
-def test_revealing_data_passes_fp32_and_fails_everything_narrower(k: int) -> None:
-    operands = revealing_operands(k)
+def test_revealing_data_passes_fp32_and_fails_everything_narrower(k: int, dtype: Dtype) -> None:
+    operands = revealing_operands(k, dtype=dtype)
     assert max_error(fp32_model, operands, "fp32") <= 1.0
     assert max_error(truncating_fp32_model, operands, "fp32") <= 1.0
     # An order of magnitude between right and wrong, or the bound would be a matter of luck.
     assert max_error(fp16_model, operands, "fp32") > 10.0
+    assert max_error(bf16_model, operands, "fp32") > 10.0
     for split in (2, 4):
-        assert max_error(fp16_partials_model(split), operands, "fp32") > 10.0
-        assert max_error(fp16_partials_model(split, interleaved=True), operands, "fp32") > 10.0
+        assert max_error(narrow_partials_model(split), operands, "fp32") > 10.0
+        assert max_error(narrow_partials_model(split, interleaved=True), operands, "fp32") > 10.0
     assert max_error(skips_last_tile, operands, "fp32") > 10.0
 
 
+@pytest.mark.parametrize("dtype", ["fp16", "bf16"])
 @pytest.mark.parametrize(("m", "n"), [(1, 64), (64, 1), (1, 1), (2, 3)])
-def test_even_a_single_row_or_column_reveals(m: int, n: int) -> None:
+def test_even_a_single_row_or_column_reveals(m: int, n: int, dtype: Dtype) -> None:
     for k in (64, 4096):
-        operands = revealing_operands(k, m=m, n=n)
+        operands = revealing_operands(k, m=m, n=n, dtype=dtype)
         assert max_error(fp32_model, operands, "fp32") <= 1.0
         assert max_error(fp16_model, operands, "fp32") > 10.0
 
@@ -128,22 +140,26 @@ def test_the_fp16_bound_passes_fp16_accumulation_and_little_else(k: int) -> None
         assert max_error(skips_last_tile, operands, "fp16") > 1.5
 
 
-@pytest.mark.parametrize("acc", ["fp32", "fp16"])
+@pytest.mark.parametrize(("acc", "dtype"), [("fp32", "fp16"), ("fp16", "fp16"), ("fp32", "bf16")])
 @pytest.mark.parametrize("k", DEPTHS)
-def test_zero_one_sums_are_exact_for_the_honest_accumulator(k: int, acc: Acc) -> None:
-    operands = zero_one(Problem(16, 16, k, acc), torch.Generator().manual_seed(0))
-    expected = (operands.a.double() @ operands.b.double()).half()
+def test_zero_one_sums_are_exact_for_the_honest_accumulator(k: int, acc: Acc, dtype: Dtype) -> None:
+    operands = zero_one(Problem(16, 16, k, acc, dtype=dtype), torch.Generator().manual_seed(0))
+    sums = operands.a.double() @ operands.b.double()
+    expected = sums.to(operands.a.dtype)
+    if dtype == "bf16" or acc == "fp16":
+        assert torch.equal(expected.double(), sums), "a rounded sum would hide a missing product"
     model = fp32_model if acc == "fp32" else fp16_model
     assert compare_exact(model(operands.a, operands.b), expected).ok
     missing = compare_exact(skips_last_tile(operands.a, operands.b), expected)
     assert not missing.ok and "wrong" in missing.reason
 
 
-@pytest.mark.parametrize("acc", ["fp32", "fp16"])
+@pytest.mark.parametrize(("acc", "dtype"), [("fp32", "fp16"), ("fp16", "fp16"), ("fp32", "bf16")])
 @pytest.mark.parametrize("layout", ["tn", "nn"])
 @pytest.mark.parametrize(("m", "n", "k"), [(16, 24, 128), (1, 64, 64), (65, 24, 72), (3, 1, 200)])
-def test_an_honest_contestant_passes(m: int, n: int, k: int, layout: Layout, acc: Acc) -> None:
-    made = checks(m, n, k, acc, layout)
+def test_an_honest_contestant_passes(m: int, n: int, k: int, layout: Layout, acc: Acc, dtype: Dtype) -> None:
+    made = checks(m, n, k, acc, layout, dtype)
+    assert made.sets.c(0).dtype is (torch.bfloat16 if dtype == "bf16" else torch.float16)
     result = made.run(FakeContestant(made.sets, fp32_model if acc == "fp32" else fp16_model), 0)
     assert result.ok and result.reason == ""
     assert result.max_error is not None and 0.0 <= result.max_error <= 1.0
@@ -207,19 +223,23 @@ CHEATS = {
 }
 
 
+@pytest.mark.parametrize("dtype", ["fp16", "bf16"])
 @pytest.mark.parametrize("cheat", CHEATS, ids=lambda cheat: cheat.__name__)
-def test_a_cheat_is_caught_with_its_reason(cheat: type[FakeContestant]) -> None:
-    made = checks()
+def test_a_cheat_is_caught_with_its_reason(cheat: type[FakeContestant], dtype: Dtype) -> None:
+    made = checks(dtype=dtype)
     result = made.run(cheat(made.sets), 0)
     assert not result.ok and CHEATS[cheat] in result.reason and "\n" not in result.reason
     assert result.stray == (cheat in (ChangesItsInput, WritesBehindC))
     assert made.run(FakeContestant(made.sets), 0).ok
 
 
+@pytest.mark.parametrize(("model", "dtype"), [(fp16_model, "fp16"), (fp16_model, "bf16"), (bf16_model, "bf16")])
 @pytest.mark.parametrize("k", [64, 4096])
-def test_an_fp16_kernel_under_an_fp32_label_fails_by_the_revealing_data_alone(k: int) -> None:
-    made = checks(k=k)
-    result = made.run(FakeContestant(made.sets, fp16_model), 0)
+def test_a_narrow_accumulator_under_an_fp32_label_fails_by_the_revealing_data_alone(
+    k: int, model: Model, dtype: Dtype
+) -> None:
+    made = checks(k=k, dtype=dtype)
+    result = made.run(FakeContestant(made.sets, model), 0)
     assert not result.ok and result.reason.startswith("revealing data")
     assert result.max_error is not None and result.max_error > 10.0
 
@@ -230,9 +250,10 @@ def test_stale_outputs_of_an_earlier_right_kernel_do_not_help() -> None:
     assert not made.run(WritesNothing(made.sets), 0).ok
 
 
+@pytest.mark.parametrize("dtype", ["fp16", "bf16"])
 @pytest.mark.parametrize("layout", ["tn", "nn"])
-def test_the_sample_after_timing_sees_a_wrong_row(layout: Layout) -> None:
-    sets = BufferSets(Problem(16, 40, 256, layout=layout), 3, "cpu", seed=5)
+def test_the_sample_after_timing_sees_a_wrong_row(layout: Layout, dtype: Dtype) -> None:
+    sets = BufferSets(Problem(16, 40, 256, layout=layout, dtype=dtype), 3, "cpu", seed=5)
     honest = FakeContestant(sets)
     honest.launch(2, 0)
     assert check_sample(sets, 2, seed=0).ok

@@ -237,7 +237,7 @@ def no_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def build_all(requests, *_: object, **__: object):
         none = Path("none")
-        return {config.name: BuiltKernel(config.name, "", none, 32, 0, 0, 384, 0.0, none) for config, _, _ in requests}
+        return {config.name: BuiltKernel(config.name, "", none, 32, 0, 0, 384, 0.0, none) for config, *_ in requests}
 
     monkeypatch.setattr("cudal2.build.pool.build_all", build_all)
     monkeypatch.setattr("cudal2.build.cache.resolve_toolchain", lambda *_: None)

@@ -33,8 +33,8 @@ class ScriptedPool:
 
     def build(self, requests, on_done=None):
         results = {}
-        for config, acc, layout in requests:
-            key = build_key(config, acc, layout)
+        for config, *signature in requests:
+            key = build_key(config, *signature)
             if config in self.failing:
                 results[key] = CompileFailure(key, "digest", "spills", None, 0.1)
             else:

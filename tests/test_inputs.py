@@ -32,6 +32,16 @@ def test_data_is_normal_seeded_and_different_in_every_set() -> None:
     assert abs(float(values.mean())) < 0.05 and 0.95 < float(values.std()) < 1.05
 
 
+def test_bf16_buffers_are_of_that_type_and_any_two_byte_memory_serves_them() -> None:
+    problem = Problem(64, 64, 256, dtype="bf16")
+    made = BufferSets(problem, 2, "cpu", 1)
+    given = BufferSets(problem, 2, "cpu", 1, allocate=lambda shape: torch.empty(shape, dtype=torch.float16))
+    for sets in (made, given):
+        assert {matrix(0).dtype for matrix in (sets.a, sets.b, sets.c)} == {torch.bfloat16}
+        assert 0.95 < float(sets.a(0).float().std()) < 1.05 and sets.unwritten(2) == 2
+    assert torch.equal(made.a(1), given.a(1))
+
+
 def test_poison_shows_what_was_not_written() -> None:
     sets = BufferSets(ODD, 3, "cpu")
     assert sets.unwritten(3) == 3

@@ -15,6 +15,7 @@ from cudal2.bench.jobs import Candidate, Prepared
 from cudal2.bench.worker import Worker
 from cudal2.build.artifact import BuildResult, BuiltKernel, CompileFailure
 from cudal2.build.cache import BuildCache
+from cudal2.build.pool import Request
 from cudal2.build.toolchain import Toolchain
 from cudal2.codegen import build_key
 from cudal2.problem import Problem
@@ -56,12 +57,12 @@ class FakePool:
     def __init__(self) -> None:
         self.requests: list[KernelConfig] = []
 
-    def build(self, requests: Sequence[tuple[KernelConfig, Any, Any]]) -> dict[str, BuildResult]:
-        self.requests += [config for config, _, _ in requests]
+    def build(self, requests: Sequence[Request]) -> dict[str, BuildResult]:
+        self.requests += [config for config, *_ in requests]
         return {build_key(*request): self._result(*request) for request in requests}
 
-    def _result(self, config: KernelConfig, acc: Any, layout: Any) -> BuildResult:
-        name = build_key(config, acc, layout)
+    def _result(self, config: KernelConfig, *signature: Any) -> BuildResult:
+        name = build_key(config, *signature)
         if config == NO_BUILD:
             return CompileFailure(name, "0" * 64, "ptxas: too many registers", Path("/cache/x/log.txt"), 0.4)
         return BuiltKernel(name, "0" * 64, Path("x.cubin"), 168, 0, 66_816, 384, 0.5, Path("log.txt"))

@@ -21,6 +21,7 @@ from cudal2.launch.plan import (
     Words,
     plan_launch,
 )  # fmt: skip
+from cudal2.launch.tensor_map import DATA_TYPES
 from cudal2.paths import kernels_dir
 from cudal2.problem import Problem
 from cudal2.space.config import KernelConfig, Sm80MmaConfig, Sm90WsConfig
@@ -118,6 +119,14 @@ def test_a_kernel_that_loads_by_address_gets_addresses_and_no_maps() -> None:
     assert pointer == sets.structs.ctypes.data + MMA_PARAMS_BYTES
 
 
+def test_maps_carry_the_type_of_the_elements() -> None:
+    plans = [plan_launch(COOP, Problem(256, 512, 128, dtype=dtype), 132) for dtype in ("fp16", "bf16")]
+    for fp16, bf16 in zip((plans[0].a, plans[0].b, plans[0].c), (plans[1].a, plans[1].b, plans[1].c), strict=True):
+        assert fp16 is not None and bf16 is not None and fp16 != bf16
+        assert (fp16.dtype, bf16.dtype, replace(bf16, dtype="fp16")) == ("fp16", "bf16", fp16)
+    assert replace(plans[0], a=None, b=None, c=None) == replace(plans[1], a=None, b=None, c=None)
+
+
 def test_packed_structs_and_their_pointers() -> None:
     plan = plan_launch(SPLIT, Problem(65, 24, 4096), 132)
     count = 3
@@ -138,3 +147,9 @@ def test_packed_structs_and_their_pointers() -> None:
     assert raw[424:] == bytes(24)
     pointer = ctypes.c_uint64.from_address(sets.kernel_params(2)).value
     assert pointer == base + 2 * PARAMS_BYTES
+
+
+def test_the_driver_calls_the_types_of_maps_by_these_numbers() -> None:
+    names = pytest.importorskip("cuda.bindings.driver").CUtensorMapDataType
+    prefix = "CU_TENSOR_MAP_DATA_TYPE_"
+    assert {"fp16": getattr(names, f"{prefix}FLOAT16"), "bf16": getattr(names, f"{prefix}BFLOAT16")} == DATA_TYPES

@@ -211,15 +211,15 @@ def test_machine_that_cannot_compile_says_so_for_each_miss(cache, monkeypatch):
     assert (
         results[key(64)].reason == "not in the build cache, and this machine cannot compile: no headers: pip install it"
     )
-    assert build_here(*requests(32)[0], cache, prebuilt) == results[key(32)]
-    assert isinstance(build_here(*requests(64)[0], cache, prebuilt), CompileFailure)
+    assert build_here(requests(32)[0], cache, prebuilt) == results[key(32)]
+    assert isinstance(build_here(requests(64)[0], cache, prebuilt), CompileFailure)
 
 
 def test_build_here_starts_no_process(cache, monkeypatch):
     monkeypatch.setattr(BuildPool, "_start", no_process)
-    built = build_here(*requests(32)[0], cache, TOOLCHAIN)
+    built = build_here(requests(32)[0], cache, TOOLCHAIN)
     assert isinstance(built, BuiltKernel)
-    assert build_here(*requests(32)[0], cache, TOOLCHAIN) == built
+    assert build_here(requests(32)[0], cache, TOOLCHAIN) == built
 
 
 def test_jobs_follow_cores_quota_and_memory(monkeypatch):

@@ -17,7 +17,7 @@ from cudal2.errors import EnvironmentProblemError, ToolchainError
 from cudal2.launch.driver import LaunchError
 from cudal2.launch.kernel import KernelLaunch
 from cudal2.launch.plan import MAP_WORDS, plan_launch
-from cudal2.launch.tensor_map import FLOAT16, modes
+from cudal2.launch.tensor_map import DATA_TYPES, modes
 from cudal2.problem import Problem
 from cudal2.space.config import Sm80MmaConfig, Sm90WsConfig
 
@@ -278,8 +278,8 @@ def test_our_kernel_gets_its_operands_where_the_parameters_are(library, monkeypa
     specs = [spec for spec in (plan.a, plan.b, plan.c) if spec is not None]
     assert len(specs) == maps
     assert encoded == [
-        (FLOAT16, 2, pointer, [spec.columns, spec.rows], [spec.row_bytes], [spec.box_columns, spec.box_rows], [1, 1],
-         modes(spec))
+        (DATA_TYPES[spec.dtype], 2, pointer, [spec.columns, spec.rows], [spec.row_bytes],
+         [spec.box_columns, spec.box_rows], [1, 1], modes(spec))
         for spec, pointer in zip(specs, OPERANDS[0].tolist(), strict=False)
     ]  # fmt: skip
     ((grid, function, raw, extra),) = launched

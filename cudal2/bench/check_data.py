@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 import torch
 
+from cudal2.bench.inputs import TORCH_DTYPES
 from cudal2.problem import Problem
 
 #: Rows cycle through these. ``ends``: +2048 first in K, -2048 last, 1/32 between. ``inside``: +2048 somewhere, -2048 at
@@ -21,8 +22,9 @@ _SMALL = 1.0 / 32.0
 _B_STEPS = 64
 #: Up to this depth the sums of the small terms stay under 2048, so that every partial sum fits 24 bits.
 _SMALL_TERMS_MAX = 2**16
-#: Largest sum an fp16 accumulator counts to by ones is 2048; densities aim at half of it.
+#: Largest sums that fp16 and bf16 count to by ones are 2048 and 256; densities aim at half of them.
 _FP16_COUNT = 1024.0
+_BF16_COUNT = 128.0
 
 
 @dataclass(frozen=True)
@@ -41,27 +43,34 @@ class Operands:
 
 
 def zero_one(problem: Problem, generator: torch.Generator) -> Operands:
-    """Zeros and ones, so dense that a missing K tile shows in nearly every element; every sum is exact."""
-    density = 0.5 if problem.acc == "fp32" else min(0.5, math.sqrt(_FP16_COUNT / problem.k))
+    """Zeros and ones; every sum is exact, and dense enough that a missing K tile shows.
+
+    bf16 rounds sums above 256 to even ones, then to fours and so on, which would hide a missing product: there they
+    stay below.
+    """
+    count = _BF16_COUNT if problem.dtype == "bf16" else _FP16_COUNT
+    narrow = problem.dtype == "bf16" or problem.acc == "fp16"
+    density = min(0.5, math.sqrt(count / problem.k)) if narrow else 0.5
     return Operands(
-        _half(problem.m, problem.k, generator).bernoulli_(density, generator=generator),
-        _half(problem.k, problem.n, generator).bernoulli_(density, generator=generator),
+        _empty(problem, (problem.m, problem.k), generator).bernoulli_(density, generator=generator),
+        _empty(problem, (problem.k, problem.n), generator).bernoulli_(density, generator=generator),
     )
 
 
 def revealing(problem: Problem, generator: torch.Generator) -> Operands:
-    """Data on which fp32 accumulation is exact or nearly so, and fp16 accumulation or fp16 partial sums are far off.
+    """Data on which fp32 accumulation is exact or nearly so, and narrower accumulation or partial sums are far off.
 
+    All of it but N(0,1) and uniform rows is exact in bf16's 8 bits too.
     For an fp16 accumulator there is nothing to unmask: N(0,1) on both sides.
     """
-    a = _half(problem.m, problem.k, generator).normal_(generator=generator)
+    a = _empty(problem, (problem.m, problem.k), generator).normal_(generator=generator)
     if problem.acc == "fp16":
-        return Operands(a, _half(problem.k, problem.n, generator).normal_(generator=generator))
+        return Operands(a, _empty(problem, (problem.k, problem.n), generator).normal_(generator=generator))
     kinds = torch.arange(problem.m, device=generator.device) % len(_ROW_KINDS)
     rows = {kind: _rows_of(kind, kinds) for kind in set(_ROW_KINDS)}
-    a[rows["uniform"]] = torch.rand(
-        (len(rows["uniform"]), problem.k), generator=generator, device=generator.device
-    ).half()
+    a[rows["uniform"]] = torch.rand((len(rows["uniform"]), problem.k), generator=generator, device=generator.device).to(
+        a.dtype
+    )
     cancelling = torch.cat([rows["ends"], rows["inside"]])
     a[rows["ends"]] = _SMALL
     a[rows["inside"]] = torch.sign(a[rows["inside"]]) * _SMALL
@@ -71,8 +80,8 @@ def revealing(problem: Problem, generator: torch.Generator) -> Operands:
     return Operands(a, _mirrored_b(problem, generator), exact)
 
 
-def _half(rows: int, columns: int, generator: torch.Generator) -> torch.Tensor:
-    return torch.empty((rows, columns), dtype=torch.float16, device=generator.device)
+def _empty(problem: Problem, shape: tuple[int, int], generator: torch.Generator) -> torch.Tensor:
+    return torch.empty(shape, dtype=TORCH_DTYPES[problem.dtype], device=generator.device)
 
 
 def _rows_of(kind: str, kinds: torch.Tensor) -> torch.Tensor:
@@ -102,5 +111,5 @@ def _mirrored_b(problem: Problem, generator: torch.Generator) -> torch.Tensor:
     steps = torch.randint(_B_STEPS // 2, _B_STEPS + 1, shape, generator=generator, device=generator.device)
     signs = 1 - 2 * torch.randint(0, 2, shape, generator=generator, device=generator.device)
     signs[:, ::4] = 1
-    upper = (steps * signs).half() / _B_STEPS
+    upper = (steps * signs).to(TORCH_DTYPES[problem.dtype]) / _B_STEPS
     return torch.cat([upper, upper[: k // 2].flip(0)])

@@ -1,6 +1,6 @@
 """Whether C is right: exact 0/1 sums, a derived error bound, red zones, untouched inputs, a sample after timing.
 
-The truth is fp64 arithmetic, never a GPU library's fp16 path. Runs on tensors of any device.
+The truth is fp64 arithmetic, never a GPU library's half-precision path. Runs on tensors of any device.
 """
 
 from __future__ import annotations
@@ -16,9 +16,11 @@ from cudal2.bench.inputs import BufferSets, as_math
 from cudal2.bench.timing import Contestant
 from cudal2.problem import Acc, Problem
 
-#: Unit roundoff of fp16, and half its smallest subnormal.
-_ROUNDOFF = 2.0**-11
-_TINY = 2.0**-25
+#: Unit roundoff of an element of C: half of the last of 11 bits, and of 8.
+_ROUNDOFF = {torch.float16: 2.0**-11, torch.bfloat16: 2.0**-8}
+#: What may be lost below the normal numbers: half of fp16's smallest subnormal; bf16 has fp32's exponents, and fp32
+#: subnormals may be flushed.
+_TINY = {torch.float16: 2.0**-25, torch.bfloat16: 2.0**-126}
 #: Tensor cores add 16 products and the accumulator at once, truncating what lies 2**-24 or further below the largest.
 _CHUNK = 16
 _FP32_STEP = 2.0**-22
@@ -54,28 +56,28 @@ def error_bound(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """The true product and how far a sound kernel may be from it, element by element, both fp32.
 
-    fp32 accumulator: ``2**-11 |C| + gamma (|A| |B|)``, the first term for the rounding of C to fp16; gamma is
-    ``(k/16 + 8) 2**-22``, one truncated addition per 16 products, and 2**-22 on rows where every partial sum fits 24
-    bits. fp16 accumulator: ``2**-11 (|C| + 6 sqrt(k/16 + 1) sqrt(A**2 B**2))``, the random walk of one rounding per 16
-    products; a worst-case bound would pass zeros. The walk assumes operands with mean zero.
+    fp32 accumulator: ``u |C| + gamma (|A| |B|)``, the first term for the rounding of C to its type, u = 2**-11 for
+    fp16 and 2**-8 for bf16; gamma is ``(k/16 + 8) 2**-22``, one truncated addition per 16 products, and 2**-22 on rows
+    where every partial sum fits 24 bits. fp16 accumulator: ``u (|C| + 6 sqrt(k/16 + 1) sqrt(A**2 B**2))``, the random
+    walk of one rounding per 16 products; a worst-case bound would pass zeros. The walk assumes operands with mean zero.
 
     Args:
-        a: [rows, k] fp16.
-        b: [k, columns] fp16.
+        a: [rows, k], of the type of C.
+        b: [k, columns], of the same.
         acc: Accumulator of the kernel.
         exact_rows: Rows of ``a`` that fp32 accumulates exactly.
     """
-    k = a.shape[1]
+    k, roundoff = a.shape[1], _ROUNDOFF[a.dtype]
     reference = (a.double() @ b.double()).float()
     if acc == "fp16":
         walk = (a.float().square() @ b.float().square()).sqrt()
-        error = walk * (_FP16_SIGMAS * _ROUNDOFF * math.sqrt(k / _CHUNK + 1))
+        error = walk * (_FP16_SIGMAS * roundoff * math.sqrt(k / _CHUNK + 1))
     else:
         gamma = torch.full((a.shape[0], 1), (k / _CHUNK + _FP32_CONSTANT) * _FP32_STEP, device=a.device)
         if exact_rows is not None:
             gamma[exact_rows] = _FP32_STEP
         error = (a.float().abs() @ b.float().abs()) * gamma
-    return reference, error.add_(reference.abs(), alpha=_ROUNDOFF).add_(_TINY)
+    return reference, error.add_(reference.abs(), alpha=roundoff).add_(_TINY[a.dtype])
 
 
 def compare(c: torch.Tensor, reference: torch.Tensor, bound: torch.Tensor) -> CheckResult:
@@ -99,7 +101,7 @@ def compare_exact(c: torch.Tensor, expected: torch.Tensor) -> CheckResult:
     """C must equal the expected values bit for bit, signs of zero aside."""
     if torch.equal(c, expected):
         return CheckResult(True, 0.0)
-    zero_bound = torch.full((), _TINY, device=c.device).expand(c.shape)
+    zero_bound = torch.zeros((), device=c.device).expand(c.shape)
     return CheckResult(False, None, _describe(c, expected.float(), zero_bound))
 
 
@@ -154,7 +156,7 @@ class Checks:
         problem = self.sets.problem
         generator = torch.Generator(self.sets.a(0).device).manual_seed(seed)
         ones = zero_one(problem, generator)
-        self._expected = (ones.a.float() @ ones.b.float()).half()
+        self._expected = (ones.a.float() @ ones.b.float()).to(ones.a.dtype)
         self._store(self._exact, ones)
         revealed = revealing(problem, generator)
         self._store(self._revealing, revealed)
@@ -169,7 +171,7 @@ class Checks:
         for matrix in (a, b):
             row, column = (int(torch.randint(0, size, (), generator=host)) for size in matrix.shape)
             matrix[row, column] = 1.0 - matrix[row, column]
-        self._expected = (a.float() @ b.float()).half()
+        self._expected = (a.float() @ b.float()).to(a.dtype)
         self._remember()
 
     def _remember(self) -> None:

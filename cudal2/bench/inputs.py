@@ -12,13 +12,15 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from cudal2.problem import Layout, Problem
+from cudal2.problem import Dtype, Layout, Problem
 
 #: 256 bytes: the most any library assumes of a pointer.
 _PITCH_ELEMENTS = 128
 _ELEMENT_BYTES = 2
-#: An fp16 bit pattern (203.25) that no test data contains: red zones hold it before and must hold it after.
+#: A bit pattern (203.25 in fp16, 1.5e16 in bf16) that no test data contains: red zones hold it before and after.
 _SENTINEL = 0x5A5A
+
+TORCH_DTYPES: dict[Dtype, torch.dtype] = {"fp16": torch.float16, "bf16": torch.bfloat16}
 
 
 def set_bytes(problem: Problem) -> int:
@@ -47,7 +49,7 @@ class BufferSets:
         device: Where they live.
         seed: Seed of the data; equal seeds give equal data on equal devices.
         guard_elements: Red zone before and after each C, for checks; none for timing.
-        allocate: Makes fp16 tensors of a shape; torch's allocator by default.
+        allocate: Makes tensors of a shape, two bytes an element; torch's allocator by default.
 
     Raises:
         torch.OutOfMemoryError: They do not fit.
@@ -66,9 +68,10 @@ class BufferSets:
         self.problem = problem
         self.count = count
         self._guard = _pitch(guard_elements)
-        make = allocate or (lambda shape: torch.empty(shape, dtype=torch.float16, device=device))
+        dtype = TORCH_DTYPES[problem.dtype]
+        make = allocate or (lambda shape: torch.empty(shape, dtype=dtype, device=device))
         sizes = (problem.m * problem.k, problem.k * problem.n, 2 * self._guard + problem.m * problem.n)
-        self._a, self._b, self._c = (make((count, _pitch(size))) for size in sizes)
+        self._a, self._b, self._c = (make((count, _pitch(size))).view(dtype) for size in sizes)
         self.draw(torch.Generator(device).manual_seed(seed))
         self.poison()
 

@@ -22,10 +22,10 @@ from cudal2.build.cores import default_jobs
 from cudal2.build.toolchain import Toolchain
 from cudal2.closing import Closing
 from cudal2.codegen import KernelSource, build_key, render
-from cudal2.problem import Acc, Layout
+from cudal2.problem import Acc, Dtype, Layout
 from cudal2.space.config import KernelConfig
 
-Request: TypeAlias = tuple[KernelConfig, Acc, Layout]
+Request: TypeAlias = tuple[KernelConfig, Acc, Layout, Dtype]
 OnDone: TypeAlias = Callable[[BuildResult], None]
 
 DEADLINE_S = 120.0
@@ -191,9 +191,9 @@ def build_all(
         return pool.build(requests, on_done)
 
 
-def build_here(config: KernelConfig, acc: Acc, layout: Layout, cache: BuildCache, toolchain: Toolchain) -> BuildResult:
+def build_here(request: Request, cache: BuildCache, toolchain: Toolchain) -> BuildResult:
     """Builds one kernel in this process, for callers that must not start others; it has no deadline."""
-    source = render(config, acc, layout)
+    source = render(*request)
     found = cache.lookup(source, toolchain)
     if found is not None:
         return found

@@ -68,7 +68,7 @@ def _requests(arguments: argparse.Namespace) -> list[Any]:
     requests: dict[str, Any] = {}
     for problem in shared.problems(arguments):
         for config in islice(_legal(arguments, spaces, problem), arguments.limit):
-            requests.setdefault(config.build_name, (config, problem.acc, problem.layout))
+            requests.setdefault(config.build_name, (config, *problem.signature))
     if not requests:
         raise NothingValidError("no configuration is legal for these shapes: `cudal2 space --mnk M_N_K` says why")
     return list(requests.values())

@@ -41,7 +41,7 @@ def built(configs: list[KernelConfig], problem: Problem, runner: LocalRunner) ->
     results = runner.build([(config, problem) for config in configs])
     candidates = []
     for config in configs:
-        result = results[build_key(config, problem.acc, problem.layout)]
+        result = results[build_key(config, *problem.signature)]
         if isinstance(result, BuiltKernel):
             candidates.append((config, result))
         else:

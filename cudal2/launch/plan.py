@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from cudal2.problem import Problem
+from cudal2.problem import Dtype, Problem
 from cudal2.space.config import KernelConfig, Sm80MmaConfig, Sm90WsConfig
 from cudal2.space.sm80_mma import geometry as sm80_mma
 from cudal2.space.sm90_ws import geometry as sm90_ws
@@ -49,19 +49,21 @@ MMA_PARAMS: np.dtype[np.void] = np.dtype(
 
 @dataclass(frozen=True)
 class MapSpec:
-    """Geometry of one tensor map: a row-major fp16 matrix without padding, and the box TMA moves at a time.
+    """Geometry of one tensor map: a row-major matrix without padding, and the box TMA moves at a time.
 
     Attributes:
         columns: Elements of the contiguous axis.
         rows: Elements of the other axis.
         box_columns: Box along the contiguous axis; its bytes are the swizzle span.
         box_rows: Box along the other axis.
+        dtype: Its elements, two bytes each.
     """
 
     columns: int
     rows: int
     box_columns: int
     box_rows: int
+    dtype: Dtype = "fp16"
 
     @property
     def row_bytes(self) -> int:
@@ -118,17 +120,17 @@ def _plan_sm90_ws(config: Sm90WsConfig, problem: Problem, sm_count: int) -> Laun
         smem_bytes=sm90_ws.smem_bytes(config),
         struct=PARAMS,
         scalars=_scalars(problem, sm90_ws.cluster_tiles(config, m, n), config.raster, config.group),
-        a=MapSpec(k, m, 64, config.tile_m // config.cluster_n),
+        a=MapSpec(k, m, 64, config.tile_m // config.cluster_n, problem.dtype),
         b=_b_spec(config, problem),
-        c=MapSpec(n, m, sm90_ws.store_columns(config), 64) if config.epilogue == "tma" else None,
+        c=MapSpec(n, m, sm90_ws.store_columns(config), 64, problem.dtype) if config.epilogue == "tma" else None,
     )
 
 
 def _b_spec(config: Sm90WsConfig, problem: Problem) -> MapSpec:
     columns = sm90_ws.b_box_columns(config, problem.layout)
     if problem.layout == "tn":
-        return MapSpec(problem.k, problem.n, columns, config.tile_n // config.cluster_m)
-    return MapSpec(problem.n, problem.k, columns, config.tile_k // config.cluster_m)
+        return MapSpec(problem.k, problem.n, columns, config.tile_n // config.cluster_m, problem.dtype)
+    return MapSpec(problem.n, problem.k, columns, config.tile_k // config.cluster_m, problem.dtype)
 
 
 def _plan_sm80_mma(config: Sm80MmaConfig, problem: Problem, sm_count: int) -> LaunchPlan:

@@ -13,8 +13,10 @@ import numpy as np
 
 from cudal2.launch.driver import LaunchError, error_name
 from cudal2.launch.plan import MAP_WORDS, MapSpec, Words
+from cudal2.problem import Dtype
 
-FLOAT16 = 6  # CU_TENSOR_MAP_DATA_TYPEFLOAT16
+#: CU_TENSOR_MAP_DATA_TYPE_FLOAT16 and _BFLOAT16 (CUDA driver API, CUtensorMapDataType).
+DATA_TYPES: dict[Dtype, int] = {"fp16": 6, "bf16": 9}
 _INTERLEAVE_NONE = 0
 _SWIZZLES = {32: 1, 64: 2, 128: 3}  # CUtensorMapSwizzle by span in bytes
 _L2_PROMOTION_256B = 3
@@ -50,7 +52,7 @@ def encode(spec: MapSpec, address: int) -> Words:
     offset = -raw.ctypes.data % _MAP_ALIGNMENT
     code = _encode_tiled()(
         raw.ctypes.data + offset,
-        FLOAT16,
+        DATA_TYPES[spec.dtype],
         _RANK,
         address,
         (ctypes.c_uint64 * 2)(spec.columns, spec.rows),

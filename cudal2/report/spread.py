@@ -23,8 +23,8 @@ from cudal2.records.measurement import Measurement
 
 #: A difference that somebody would notice: one side takes more than this many times as long as the other.
 NOTICEABLE = 1.05
-#: Precision switches of torch that turn an fp32 contestant into one that rounds its sums to fp16.
-_FP16_SUMS = re.compile(r"allow_fp16_(?:accumulation|reduced_precision_reduction)=True")
+#: Precision switches of torch that turn an fp32 contestant into one that rounds its sums to half precision.
+_NARROW_SUMS = re.compile(r"allow_(?:fp16|bf16)_(?:accumulation|reduced_precision_reduction)=True")
 
 
 @dataclass(frozen=True)
@@ -110,17 +110,20 @@ def check_comparable(ours: Measurement, other: Measurement) -> None:
     """Refuses a speed-up between two that were not asked for the same thing.
 
     Raises:
-        RecordError: Sizes, accumulator, mode or PDL column differ, or the other one sums in fp16 under an fp32 label.
+        RecordError: Sizes, accumulator, operands, mode or PDL column differ, or one sums in half precision under an
+            fp32 label.
     """
     terms = [
         ("sizes", ours.problem.mnk, other.problem.mnk),
         ("accumulator", ours.problem.acc, other.problem.acc),
+        ("operands", ours.problem.dtype, other.problem.dtype),
         ("mode", ours.mode, other.mode),
         ("PDL", ours.pdl, other.pdl),
     ]
     differing = [f"{name} {mine} against {theirs}" for name, mine, theirs in terms if mine != theirs]
     if ours.problem.acc == "fp32":
-        differing += [f"fp32 sums against {found}" for row in (ours, other) for found in _FP16_SUMS.findall(row.detail)]
+        narrow = (found for row in (ours, other) for found in _NARROW_SUMS.findall(row.detail))
+        differing += [f"fp32 sums against {found}" for found in narrow]
     if differing:
         raise RecordError(
             f"{ours.problem.mnk}: no speed-up over {other.contestant} can be given ({', '.join(differing)}): "

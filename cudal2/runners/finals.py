@@ -127,9 +127,7 @@ def run_finals(
 
 def build_plan(pool: BuildPool, plan: Plan) -> dict[tuple[Problem, KernelConfig], BuiltKernel]:
     """Cubins of the plan; a configuration without one is logged and left out."""
-    requests = {
-        (problem, config): (config, problem.acc, problem.layout) for problem, configs in plan for config in configs
-    }
+    requests = {(problem, config): (config, *problem.signature) for problem, configs in plan for config in configs}
     results = pool.build(list(requests.values()))
     built: dict[tuple[Problem, KernelConfig], BuiltKernel] = {}
     for key, request in requests.items():

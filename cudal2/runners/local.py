@@ -146,7 +146,7 @@ class LocalRunner(Closing):
         Raises:
             CacheError: The cache cannot be written.
         """
-        return self._pool.build([(config, problem.acc, problem.layout) for config, problem in work])
+        return self._pool.build([(config, *problem.signature) for config, problem in work])
 
     def run(self, problem: Problem, configs: Sequence[KernelConfig]) -> list[Measurement]:
         """One measurement per configuration, in the order asked."""
@@ -179,7 +179,7 @@ class LocalRunner(Closing):
         results = self.build((configs[index], problem) for index in legal)
         built: list[tuple[int, BuiltKernel]] = []
         for index in legal:
-            result = results[build_key(configs[index], problem.acc, problem.layout)]
+            result = results[build_key(configs[index], *problem.signature)]
             if isinstance(result, BuiltKernel):
                 built.append((index, result))
             else:

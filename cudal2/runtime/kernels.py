@@ -146,7 +146,7 @@ class DeviceKernels:
         return Route(problem, "", False, kernel, config, self.device.sm_count, pdl)
 
     def _kernel(self, config: KernelConfig, problem: Problem, capturing: bool) -> LoadedKernel | str:
-        key = build_key(config, problem.acc, problem.layout)
+        key = build_key(config, *problem.signature)
         if key in self._loaded:
             return self._loaded[key]
         if capturing:
@@ -174,7 +174,7 @@ def build_and_load(config: KernelConfig, problem: Problem, arch: Arch = SM90) ->
         ToolchainError: It is not in the cache and this machine cannot compile.
     """
     cache = BuildCache()
-    built = build_here(config, problem.acc, problem.layout, cache, resolve_toolchain(cache, arch))
+    built = build_here((config, *problem.signature), cache, resolve_toolchain(cache, arch))
     if isinstance(built, CompileFailure):
         raise LaunchError(0, "CUDAL2_NOT_BUILT", built.reason)
     logger.info("loading %s for %s", built.name, problem.mnk)

@@ -138,7 +138,7 @@ def build_corners(store: BuildCache, configs: Sequence[KernelConfig] = CORNERS) 
 def build_mma(store: BuildCache) -> dict[str, BuildResult]:
     """Every corner of ``sm80_mma`` in every accumulator and layout, copying as wide as each shape allows."""
     problems = [Problem.parse(mnk, acc, layout) for acc, layout in KINDS for mnk in MMA_SHAPES]
-    requests = [(config, problem.acc, problem.layout) for problem in problems for config in mma_corners(problem)]
+    requests = [(config, *problem.signature) for problem in problems for config in mma_corners(problem)]
     # The fault of a wrong label, and more elements of C than 31 bits count.
     requests += [(MMA_CORNERS[0], acc, layout) for acc, layout in KINDS]
     with BuildPool(store, resolve_toolchain(store)) as pool:

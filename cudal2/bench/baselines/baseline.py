@@ -181,13 +181,14 @@ class TorchMatmul:
     def __init__(self, problem: Problem) -> None:
         matmul = torch.backends.cuda.matmul
         matmul.allow_fp16_reduced_precision_reduction = problem.acc == "fp16"
+        matmul.allow_bf16_reduced_precision_reduction = False
         if hasattr(matmul, "allow_fp16_accumulation"):
             matmul.allow_fp16_accumulation = problem.acc == "fp16"
         elif problem.acc == "fp16":
             raise NotSupportedError("torch before 2.7 has no fp16 accumulation")
+        reduction = f"allow_{problem.dtype}_reduced_precision_reduction"
         self.detail = (
-            f"torch {torch.__version__} layout={problem.layout} "
-            f"allow_fp16_reduced_precision_reduction={matmul.allow_fp16_reduced_precision_reduction} "
+            f"torch {torch.__version__} layout={problem.layout} {reduction}={getattr(matmul, reduction)} "
             f"allow_fp16_accumulation={getattr(matmul, 'allow_fp16_accumulation', False)}"
         )
 

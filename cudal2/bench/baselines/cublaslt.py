@@ -16,11 +16,11 @@ import numpy as np
 from cudal2.bench.baselines.enumeration import Algorithm, Capabilities, Configuration
 from cudal2.bench.baselines.lt_attributes import ALGORITHM_BYTES, LtAttributes
 from cudal2.errors import EnvironmentProblemError
-from cudal2.problem import Acc, Layout, Problem
+from cudal2.problem import Acc, Dtype, Layout, Problem
 
 _OP_N, _OP_T = 0, 1
 #: CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE: a split of K may only add up partial sums of the compute type. Partial sums
-#: in the output type would be fp16 under an fp32 label.
+#: in the output type would be half precision under an fp32 label.
 _EXACT_REDUCTION = 2
 _ANY_REDUCTION = 7
 #: More than any version has; the library answers with fewer.
@@ -67,7 +67,8 @@ PRECISIONS: dict[Acc, Precision] = {
     "fp32": Precision(68, 0, np.ones(1, np.float32), np.zeros(1, np.float32)),
     "fp16": Precision(64, 2, np.ones(1, np.float16), np.zeros(1, np.float16)),
 }
-CUDA_R_16F = 2
+#: ``cudaDataType_t`` of A, B and C: CUDA_R_16F and CUDA_R_16BF.
+ELEMENTS: dict[Dtype, int] = {"fp16": 2, "bf16": 14}
 
 
 @dataclass(frozen=True)
@@ -146,7 +147,7 @@ class LtMatmul:
 
     def __init__(self, problem: Problem, layout: Layout, workspace_bytes: int) -> None:
         self._lt = bindings()[1]
-        precision = PRECISIONS[problem.acc]
+        precision, element = PRECISIONS[problem.acc], ELEMENTS[problem.dtype]
         self._one, self._zero = precision.one.ctypes.data, precision.zero.ctypes.data
         self._view = column_major(problem, layout)
         self._handle = self._lt.create()
@@ -154,12 +155,12 @@ class LtMatmul:
         self._set(self._lt.matmul_desc_set_attribute, self._desc, self._attribute("TRANSA"), self._view.op_first)
         self._set(self._lt.matmul_desc_set_attribute, self._desc, self._attribute("TRANSB"), _OP_N)
         self._first, self._second, self._out = (
-            self._lt.matrix_layout_create(CUDA_R_16F, *shape)
+            self._lt.matrix_layout_create(element, *shape)
             for shape in (self._view.first, self._view.second, self._view.out)
         )
         self._workspace_bytes = workspace_bytes
         self._reduction = _EXACT_REDUCTION if problem.acc == "fp32" else _ANY_REDUCTION
-        self._types = (precision.compute, precision.scale, *[CUDA_R_16F] * 4)
+        self._types = (precision.compute, precision.scale, *[element] * 4)
         self._attributes = LtAttributes(self._lt)
         self._initial: dict[int, bytes] = {}
         self._held: dict[bytes, np.ndarray[Any, Any]] = {}

@@ -20,7 +20,7 @@ import torch
 
 from cudal2.bench.baselines.baseline import LAYOUTS, BothLayouts, NotSupportedError
 from cudal2.bench.baselines.contestants import reasons
-from cudal2.bench.inputs import as_math
+from cudal2.bench.inputs import TORCH_DTYPES, as_math
 from cudal2.problem import Layout, Problem
 
 logger = logging.getLogger(__name__)
@@ -144,7 +144,8 @@ def compile_steps(problem: Problem, layout: Layout, device: torch.device) -> tup
         NotSupportedError: It does not compile, or to something that cannot be launched again.
     """
     stored = (problem.k, problem.n) if layout == "nn" else (problem.n, problem.k)
-    a, b = (torch.randn(shape, device=device).half() for shape in ((problem.m, problem.k), stored))
+    dtype = TORCH_DTYPES[problem.dtype]
+    a, b = (torch.randn(shape, device=device).to(dtype) for shape in ((problem.m, problem.k), stored))
     with reasons("torch.compile"):
         matmul, kernels = _compiled()
         matmul(a, as_math(b, layout))

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 import torch
 
 from cudal2.bench.baselines.baseline import LAYOUTS, LibraryCall, NotSupportedError, SavedCall
-from cudal2.bench.baselines.cublaslt import CUDA_R_16F, PRECISIONS, GemmExArguments, LtMatmul, bindings, column_major
+from cudal2.bench.baselines.cublaslt import ELEMENTS, PRECISIONS, GemmExArguments, LtMatmul, bindings, column_major
 from cudal2.bench.baselines.enumeration import Algorithm, Enumeration
 from cudal2.closing import Closing
 from cudal2.launch.driver import LaunchError
@@ -87,20 +87,21 @@ class VendorLibraries(Closing):
     def cublas(self, layout: Layout) -> LibraryCall:
         """``cublasGemmEx`` with the library's own choice of algorithm."""
         view, precision = column_major(self.problem, layout), PRECISIONS[self.problem.acc]
+        element = ELEMENTS[self.problem.dtype]
         one, zero = precision.one.ctypes.data, precision.zero.ctypes.data
 
         def enqueue(a: int, b: int, c: int, stream: int) -> None:
             self._use(stream)
             self._cublas.gemm_ex(
-                self._handle, view.op_first, 0, view.m, view.n, view.k, one, b, CUDA_R_16F, view.first[2],
-                a, CUDA_R_16F, view.second[2], zero, c, CUDA_R_16F, view.out[2], precision.compute, _DEFAULT_ALGORITHM,
+                self._handle, view.op_first, 0, view.m, view.n, view.k, one, b, element, view.first[2],
+                a, element, view.second[2], zero, c, element, view.out[2], precision.compute, _DEFAULT_ALGORITHM,
             )  # fmt: skip
 
         version = self._cublas.get_version(self._handle)
         detail = f"cublasGemmEx {version} layout={layout} compute={precision.compute} math={self._math}"
         arguments = GemmExArguments(
             int(self._handle), one, zero, view.op_first, view.m, view.n, view.k, view.first[2], view.second[2],
-            view.out[2], CUDA_R_16F, precision.compute, _DEFAULT_ALGORITHM,
+            view.out[2], element, precision.compute, _DEFAULT_ALGORITHM,
         )  # fmt: skip
         return LibraryCall(f"cublas_{layout}", detail, layout, enqueue, arguments=arguments)
 

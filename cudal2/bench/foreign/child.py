@@ -62,7 +62,7 @@ class Device(Protocol):
         """Keeps the stream busy."""
 
     def poison(self, pointer: int, elements: int) -> None:
-        """Enqueues NaN into fp16 memory."""
+        """Enqueues NaN into memory of fp16 or bf16."""
 
     def wait(self) -> None:
         """Waits for everything this process has put on the device, on any stream."""

@@ -11,8 +11,8 @@ from cuda.bindings import driver as cuda
 
 from cudal2.launch.driver import Graph, LaunchError, Module, check, ensure_context
 
-#: fp16 NaN.
-_NAN_BITS = 0x7E00
+#: NaN in fp16 and in bf16.
+_NAN_BITS = 0x7FFF
 _PER_THREAD_STREAM = 2
 _THREADS, _BLOCKS = 256, 1_056
 _VECTOR_BYTES = 16

@@ -36,7 +36,7 @@ class Platform(Protocol):
         """What its device is made from."""
 
     def empty(self, shape: tuple[int, int]) -> torch.Tensor:
-        """fp16 in an allocation of its own."""
+        """fp16, or room for any other two-byte elements, in an allocation of its own."""
 
     def handle(self, tensor: torch.Tensor) -> tuple[str, int]:
         """What another process opens the allocation by, and where in it the tensor begins, in bytes."""

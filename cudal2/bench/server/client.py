@@ -214,7 +214,7 @@ def _map(spec: MapSpec | None, slot: int) -> _TensorMap:
         return _TensorMap()
     shape = (ctypes.c_uint64 * 2)(spec.columns, spec.rows)
     box = (ctypes.c_uint32 * 2)(spec.box_columns, spec.box_rows)
-    return _TensorMap(slot, shape, spec.row_bytes, box, tensor_map.FLOAT16, *tensor_map.modes(spec))
+    return _TensorMap(slot, shape, spec.row_bytes, box, tensor_map.DATA_TYPES[spec.dtype], *tensor_map.modes(spec))
 
 
 def library_submitter(arguments: MatmulArguments | GemmExArguments, operands: Operands) -> Submitter:
