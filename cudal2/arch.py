@@ -24,6 +24,7 @@ class Arch:
         cluster_size_portable: Largest cluster every part of the architecture schedules.
         cluster_size_max: Largest cluster, by opt-in.
         l2_bytes: L2 cache of the reference part.
+        memory_gb: Nominal memory size of the reference part.
     """
 
     name: str
@@ -40,6 +41,7 @@ class Arch:
     cluster_size_portable: int
     cluster_size_max: int
     l2_bytes: int
+    memory_gb: int
 
 
 SM90 = Arch(
@@ -57,6 +59,7 @@ SM90 = Arch(
     cluster_size_portable=8,
     cluster_size_max=16,
     l2_bytes=60 * 2**20,
+    memory_gb=141,
 )
 
 #: A100 80 GB SXM.
@@ -75,6 +78,7 @@ SM80 = Arch(
     cluster_size_portable=1,
     cluster_size_max=1,
     l2_bytes=40 * 2**20,
+    memory_gb=80,
 )
 #: GeForce RTX 3090.
 SM86 = Arch(
@@ -92,6 +96,7 @@ SM86 = Arch(
     cluster_size_portable=1,
     cluster_size_max=1,
     l2_bytes=6 * 2**20,
+    memory_gb=24,
 )
 
 ARCHS = {arch.name: arch for arch in (SM90, SM80, SM86)}

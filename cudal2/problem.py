@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import asdict, dataclass
 from typing import Any, Literal, get_args
@@ -97,6 +98,11 @@ class Problem:
     def flops(self) -> int:
         """Multiplications and additions: 2 m n k."""
         return 2 * self.m * self.n * self.k
+
+    @property
+    def alignment_bytes(self) -> int:
+        """Largest power of two up to 16 that divides every row of A and of B as stored; TMA reads no rows of less."""
+        return math.gcd(16, 2 * self.k, 16 if self.layout == "tn" else 2 * self.n)
 
     @property
     def bytes_min(self) -> int:

@@ -29,7 +29,7 @@ from cudal2.space.config import KernelConfig, Sm80MmaConfig, Sm90WsConfig
 from cudal2.space.defaults import default_configs, fallback_config
 from cudal2.space.families import FAMILIES, family_of, family_on
 from cudal2.space.space import SearchSpace
-from cudal2.table import Entry, Header, KernelTable
+from cudal2.table import Device, Entry, Header, KernelTable, tuned_elsewhere
 
 MMA = Sm80MmaConfig(64, 64, 32, 3, 2, 2, "swizzle", 2, "plain", "wide", 16, 2, "m", 1)
 WS = Sm90WsConfig(64, 64, 64, 2, "coop", 1, 1, 1, 1, "tma", 1, "m", 1, False)
@@ -270,3 +270,77 @@ def test_a_recording_of_another_family_is_not_replayed(command, flags, capsys) -
     recording = str(bundled_recording())
     assert main([command, "--backend", "replay", "--recording", recording, *flags]) == 2
     assert "sm90_ws" in capsys.readouterr().err.splitlines()[-1]
+
+
+# Tables across families and alignments
+
+
+def mma_entry(mnk: str, config: KernelConfig | None = MMA, median_us: float = 4.0) -> Entry:
+    p, baseline = Problem.parse(mnk), None if config else "cublaslt_auto"
+    reason = "" if config else "ours took 9 us"
+    return Entry(p.m, p.n, p.k, config, baseline, median_us, 8.0, "searched", reason=reason)
+
+
+def test_rows_that_tma_cannot_read_are_neighbours_of_one_another_alone() -> None:
+    narrow = replace(MMA, copy_bytes=2)
+    table = KernelTable(
+        Header.from_fingerprint(FINGERPRINT, "fp32", "tn"),
+        [mma_entry("128_512_800", None), mma_entry("128_512_512", WS), mma_entry("200_300_401", narrow)],
+    )
+    found = table.best(123, 456, 789)
+    assert found is not None and (found.config, found.mnk) == (narrow, "200_300_401")
+    assert found.evidence == "transferred"
+    wide = table.best(200, 304, 400)
+    assert wide is not None and wide.mnk == "128_512_512"
+    assert table.best(2000, 2000, 2001) is None
+    assert "no measured shape with rows that TMA cannot read either is within 4x" in table.explain(2000, 2000, 2001)
+
+
+@pytest.mark.parametrize(("k", "width"), [(401, 2), (402, 4), (404, 8)])
+def test_a_neighbour_of_the_family_copies_as_wide_as_the_shape_s_rows_allow(k: int, width: int) -> None:
+    entry = mma_entry("200_300_405", replace(MMA, copy_bytes=2))
+    table = KernelTable(Header.from_fingerprint(FINGERPRINT, "fp32", "tn"), [entry])
+    found = table.best(210, 300, k)
+    assert found is not None and found.config == replace(MMA, copy_bytes=width)
+    assert not SearchSpace(family="sm80_mma").explain(found.config, Problem(210, 300, k))
+
+
+def test_tables_of_two_families_merge_without_a_warning_and_keep_both_versions(caplog) -> None:
+    ours, theirs = (
+        KernelTable(Header.from_fingerprint(replace(FINGERPRINT, generator_version=version), "fp32", "tn"), [entry])
+        for version, entry in (("aa", mma_entry("128_512_512", WS)), ("bb", mma_entry("123_456_789")))
+    )
+    merged = ours.merge(theirs)
+    assert merged.header.soft["generator_version"] == "aa+bb" and merged.families == {"sm90_ws", "sm80_mma"}
+    assert merged.merge(theirs).header == merged.header and not caplog.text
+    assert not merged.header.soft_differences({"generator_version": "bb+aa"})
+    other = KernelTable(replace(ours.header, soft={**ours.header.soft, "generator_version": "cc"}), ours.entries)
+    ours.merge(other)
+    assert "generator_version: measured with aa, here cc" in caplog.text
+
+
+def elsewhere_rows() -> list[Measurement]:
+    """The fastest does not fit an A100, the next is for Hopper alone, and all lose to the library."""
+    large = Sm80MmaConfig(128, 128, 64, 6, 2, 2, "swizzle", 2, "plain", "wide", 16, 1, "m", 1)
+    problem = Problem(1024, 1024, 1024)
+    assert SearchSpace(SM80, family="sm80_mma").explain(large, problem) and not SearchSpace(
+        SM90, family="sm80_mma"
+    ).explain(large, problem)
+    return [
+        Measurement(problem, config.family, config, Status.CORRECT, times_us=(time_us,) * 5, ref_times_us=(3.0,) * 5)
+        for config, time_us in ((large, 4.0), (WS, 5.0), (MMA, 6.0), (replace(MMA, stages=2), 7.0))
+    ]
+
+
+def test_a_table_for_a_gpu_nobody_had_holds_what_runs_there_and_says_where_it_was_tuned(tmp_path: Path) -> None:
+    rows = [row for row in elsewhere_rows() if row.config != WS]
+    Recording.publish(rows, tmp_path / "made_up.parquet", [FINGERPRINT])
+    out = tmp_path / "a100.json"
+    assert main(["table", "make", str(tmp_path / "made_up.parquet"), "--arch", "sm80", "--out", str(out)]) == 0
+    table = KernelTable.load(out)
+    assert table.header.device == Device.from_memory((8, 0), 108, 79.2)
+    assert table.header.soft["gpu"] == f"tuned on {FINGERPRINT.gpu}"
+    (entry,) = table.entries
+    assert (entry.config, entry.median_us, entry.ref_us, entry.evidence) == (MMA, 6.0, None, "transferred")
+    with_hopper = tuned_elsewhere(elsewhere_rows(), FINGERPRINT, SM80)
+    assert with_hopper.entries == table.entries

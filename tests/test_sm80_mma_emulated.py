@@ -21,7 +21,6 @@ from cudal2.launch.plan import ParamSets, plan_launch
 from cudal2.paths import kernels_dir
 from cudal2.problem import Acc, Dtype, Layout, Problem
 from cudal2.space.config import Sm80MmaConfig
-from cudal2.space.sm80_mma.rules import copy_bytes
 from cudal2.space.space import SearchSpace
 
 EMULATION = Path(__file__).parent / "emulation"
@@ -91,7 +90,7 @@ def test_the_kernel_is_exact_and_stays_inside(case, tmp_path: Path) -> None:  # 
     library = compiled(config, tmp_path, *kind.split())
     for mnk in shapes:
         problem = Problem.parse(mnk, *kind.split())
-        assert copy_bytes(problem) == config.copy_bytes, "the shape asks for another width of copies"
+        assert problem.alignment_bytes == config.copy_bytes, "the shape asks for another width of copies"
         reasons = SearchSpace(family=config.family).explain(replace(config, tile_n=64), problem)
         assert {reason.partition(":")[0] for reason in reasons} <= HARMLESS | {"warps_split_tile"}
         for early in (False, True):

@@ -14,7 +14,7 @@ from cudal2.problem import Problem
 from cudal2.space.axes import SM80_MMA_AXES
 from cudal2.space.config import Sm80MmaConfig
 from cudal2.space.sm80_mma import geometry
-from cudal2.space.sm80_mma.rules import RULES, copy_bytes, register_cap
+from cudal2.space.sm80_mma.rules import RULES, register_cap
 from cudal2.space.space import SearchSpace
 
 BASE = Sm80MmaConfig(128, 128, 32, 4, 2, 2, "swizzle", 2, "plain", "wide", 16, 2, "m", 1)
@@ -101,7 +101,7 @@ def test_every_shape_has_legal_kernels_within_the_hardware(arch, mnk: str) -> No
         assert space.legal_count(problem) > 100
         for config in space.sample(problem, np.random.default_rng(1), 50):
             assert isinstance(config, Sm80MmaConfig) and space.explain(config, problem) == []
-            assert config.copy_bytes == copy_bytes(problem)
+            assert config.copy_bytes == problem.alignment_bytes
             assert geometry.smem_bytes(config) <= arch.smem_bytes_per_block
             assert config.ctas_per_sm * (geometry.smem_bytes(config) + 1024) <= arch.smem_bytes_per_sm
             threads = config.ctas_per_sm * geometry.threads(config)

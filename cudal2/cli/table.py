@@ -20,6 +20,7 @@ _EPILOG = """examples:
   cudal2 table lookup --mnk 64_4096_64 --table runs/a/table.json
   cudal2 table make runs/a/records --out a.json         winners of recorded measurements
   cudal2 table make runs/a/records --counters runs/counters --out a.json   less what the guard rules take
+  cudal2 table make recording.parquet --arch sm80 --out a100.json          for a GPU that nobody had at hand
   cudal2 table merge runs/a/table.json runs/b/table.json --out best.json
   cudal2 table transfer tn.json --layout nn --out nn.json   for shapes that nobody measured with B row-major"""
 
@@ -58,6 +59,12 @@ def _add_make(actions: Any) -> None:
         "--evidence", choices=("searched", "exhaustive"), default="searched", help="what they amount to"
     )
     parser.add_argument("--allow-mixed", action="store_true", help="accept shards of several environments")
+    parser.add_argument(
+        "--arch",
+        type=shared.arch,
+        metavar="NAME",
+        help="for another architecture's reference part, of kernels that run there; it says where they were timed",
+    )
     parser.add_argument("--counters", type=Path, metavar="DIR", help="profiles for the guard rules (`cudal2 profile`)")
     parser.add_argument(
         "--guards",
@@ -151,15 +158,17 @@ def _lookup(arguments: argparse.Namespace) -> int:
 
 def _make(arguments: argparse.Namespace) -> int:
     from cudal2.records.recording import read_records
-    from cudal2.table import KernelTable
+    from cudal2.table import KernelTable, tuned_elsewhere
 
     guards = _guards(arguments)
     tables = []
     for path in arguments.records:
         records = read_records(path, arguments.allow_mixed)
-        table = KernelTable.from_measurements(
-            records.measurements, records.fingerprint, arguments.acc, arguments.layout, evidence=arguments.evidence
-        )
+        rows, kind = records.measurements, (arguments.acc, arguments.layout)
+        if arguments.arch is not None:
+            table = tuned_elsewhere(rows, records.fingerprint, arguments.arch, *kind)
+        else:
+            table = KernelTable.from_measurements(rows, records.fingerprint, *kind, evidence=arguments.evidence)
         if not len(table):
             raise NothingValidError(f"{path} holds no {arguments.acc} {arguments.layout} kernel")
         tables.append(table)

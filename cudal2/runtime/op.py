@@ -22,7 +22,7 @@ from cudal2.launch.driver import ensure_context
 from cudal2.problem import Acc, Layout, Problem
 from cudal2.runtime.kernels import DeviceKernels, Route
 from cudal2.runtime.operands import ALIGNMENT_BYTES, Operand, derive_problem, overlap
-from cudal2.table import Device, KernelTable
+from cudal2.table import TUNED_ELSEWHERE, Device, KernelTable
 
 logger = logging.getLogger(__name__)
 
@@ -209,8 +209,10 @@ def _default_table(device: Device, acc: Acc, layout: Layout) -> KernelTable | st
         table = KernelTable.load(None, device, acc, layout)
     except TableError as error:
         return str(error)
-    families = {entry.config.family for entry in table.entries if entry.config is not None}
-    here = {"cuda": str(torch.version.cuda)} | ({"generator_version": generator_version(*families)} if families else {})
+    versions = {"generator_version": generator_version(*table.families)} if table.families else {}
+    here = {"cuda": str(torch.version.cuda)} | versions
+    if table.header.soft.get("gpu", "").startswith(TUNED_ELSEWHERE):
+        _say_once(f"table {table.path}: {table.header.soft['gpu']}, nothing was measured on a GPU like this one")
     for difference in table.header.soft_differences(here):
         _say_once(f"table {table.path}: {difference}")
     return table

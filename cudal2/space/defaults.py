@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from cudal2.arch import Arch
 from cudal2.errors import NothingValidError
 from cudal2.problem import Problem
 from cudal2.space.config import KernelConfig, Sm80MmaConfig, Sm90WsConfig
 from cudal2.space.families import FAMILIES, SM80_MMA, family_on
 from cudal2.space.rule import ceil_div
-from cudal2.space.sm80_mma.rules import copy_bytes
 from cudal2.space.space import SearchSpace
 
 #: Large tiles, small ones, a split of K, many CTAs for output-bound shapes.
@@ -69,13 +70,18 @@ def sm80_mma_configs(problem: Problem) -> tuple[Sm80MmaConfig, ...]:
             fragments=2 if tile_k >= 32 else 1,
             prefetch="plain",
             epilogue="wide" if problem.n % 8 == 0 else "direct",
-            copy_bytes=copy_bytes(problem),
+            copy_bytes=problem.alignment_bytes,
             ctas_per_sm=ctas_per_sm,
             raster="m",
             group=8 if ceil_div(problem.m, tile_m) > 8 and problem.n > tile_n else 1,
         )
         for tile_m, tile_n, warps_m, warps_n, ctas_per_sm in _SM80_MMA
     )
+
+
+def suited(config: KernelConfig, problem: Problem) -> KernelConfig:
+    """The configuration with what the problem decides and no search chooses: how wide its rows can be copied."""
+    return replace(config, copy_bytes=problem.alignment_bytes) if isinstance(config, Sm80MmaConfig) else config
 
 
 def fallback_config(problem: Problem, arch: Arch) -> KernelConfig | None:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, Literal, get_args
 
+from cudal2.arch import Arch
 from cudal2.errors import Cudal2Error, TableError
 from cudal2.problem import Acc, Dtype, Layout, Problem
 from cudal2.records.fingerprint import Fingerprint
@@ -47,6 +48,11 @@ class Device:
     def from_fingerprint(cls, fingerprint: Fingerprint) -> Device:
         """The device of a recording."""
         return cls.from_memory(fingerprint.capability, fingerprint.sm_count, fingerprint.memory_gib)
+
+    @classmethod
+    def of_arch(cls, arch: Arch) -> Device:
+        """The reference part of an architecture."""
+        return cls(arch.capability, arch.sm_count, arch.memory_gb)
 
     @property
     def name(self) -> str:
@@ -114,10 +120,20 @@ class Header:
         Problem(1, 1, 1, values["acc"], values["layout"], values["dtype"])
         return cls(**{**values, "device": Device(capability=(major, minor), **device)})
 
+    def with_versions_of(self, other: Header) -> Header:
+        """With the generator versions of another table's kernel families beside its own."""
+        both = {version for header in (self, other) for version in header.soft.get("generator_version", "").split("+")}
+        return replace(self, soft={**self.soft, "generator_version": "+".join(sorted(both - {""}))})
+
     def soft_differences(self, soft: dict[str, str]) -> list[str]:
         """One line per soft field that differs; "unknown" never matches."""
-        names = (name for name in soft if self.soft.get(name) != soft[name] or soft[name] == "unknown")
+        names = (name for name in soft if not _alike(self.soft.get(name, ""), soft[name]))
         return [f"{name}: measured with {self.soft.get(name)}, here {soft[name]}" for name in names]
+
+
+def _alike(mine: str, theirs: str) -> bool:
+    """Known, and among ours; only generator versions are several, one per kernel family, joined by ``+``."""
+    return set(theirs.split("+")) <= set(mine.split("+")) and theirs != "unknown"
 
 
 @dataclass(frozen=True)

@@ -22,6 +22,7 @@ from cudal2.problem import Acc, Layout, Problem
 from cudal2.records.fingerprint import Fingerprint
 from cudal2.records.measurement import Measurement, Mode
 from cudal2.space.config import KernelConfig
+from cudal2.space.defaults import suited
 from cudal2.space.space import SearchSpace
 from cudal2.table.entry import EVIDENCE, Device, Entry, Evidence, Header
 from cudal2.table.files import locked, search_path, table_files
@@ -31,6 +32,8 @@ logger = logging.getLogger(__name__)
 
 #: A neighbour may differ by this factor in each size; beyond it nothing measured speaks for the shape.
 NEAREST_FACTOR = 4.0
+#: Rows of a matrix that a tensor map can describe start on multiples of it (CUDA driver API, cuTensorMapEncodeTiled).
+TMA_ROW_BYTES = 16
 
 
 class KernelTable:
@@ -131,7 +134,8 @@ class KernelTable:
     def best(self, m: int, n: int, k: int) -> Entry | None:
         """The entry to use: the exact one, else the nearest in log space that is legal here, else ``None``.
 
-        A neighbour's entry keeps its sizes and times, and its evidence becomes ``transferred``.
+        Shapes whose rows TMA cannot read are neighbours of one another alone: other kernels and other library routines
+        run there. A neighbour's entry keeps its sizes and times, and its evidence becomes ``transferred``.
         """
         shape = (m, n, k)
         if shape not in self._best:
@@ -155,12 +159,18 @@ class KernelTable:
             TableError: The other table is for another device, accumulator or layout.
         """
         other.check(self.header.device, self.header.acc, self.header.layout)
-        for difference in self.header.soft_differences(other.header.soft):
+        header = self.header if self.families & other.families else self.header.with_versions_of(other.header)
+        for difference in header.soft_differences(other.header.soft):
             logger.warning("merging tables measured in different environments: %s", difference)
         entries = dict(self._by_shape)
         for shape, entry in other._by_shape.items():
             entries[shape] = _better(entries[shape], entry) if shape in entries else entry
-        return KernelTable(self.header, entries.values())
+        return KernelTable(header, entries.values())
+
+    @property
+    def families(self) -> set[str]:
+        """Kernel families of its entries."""
+        return {entry.config.family for entry in self.entries if entry.config is not None}
 
     def for_layout(self, layout: Layout) -> KernelTable:
         """The same choices for B stored as ``layout``, as far as they are legal there.
@@ -270,19 +280,23 @@ class KernelTable:
         for entry in ranked:
             config = self._fitted(entry.config, problem) if entry.config is not None else None
             if entry.config is not None and config is None:
-                notes.append(f"{entry.mnk} passed over: {self._space(entry.config).explain(entry.config, problem)[0]}")
+                reasons = self._space(entry.config).explain(suited(entry.config, problem), problem)
+                notes.append(f"{entry.mnk} passed over: {reasons[0]}")
                 continue
             if entry is exact and config == entry.config:
                 return entry, notes
             return replace(entry, config=config, evidence="transferred"), notes
         if not ranked:
-            notes.append(f"no measured shape is within {NEAREST_FACTOR:g}x of it in each size")
+            alike = "" if _tma_reads(problem) else " with rows that TMA cannot read either"
+            notes.append(f"no measured shape{alike} is within {NEAREST_FACTOR:g}x of it in each size")
         return None, notes
 
     def _neighbours(self, problem: Problem) -> list[Entry]:
         """Entries within reach, the exact one included, nearest first by Euclidean distance of the logarithms."""
         near = []
         for entry in self.entries:
+            if _tma_reads(self._problem(entry.m, entry.n, entry.k)) != _tma_reads(problem):
+                continue
             steps = [
                 abs(math.log(mine / theirs))
                 for mine, theirs in ((problem.m, entry.m), (problem.n, entry.n), (problem.k, entry.k))
@@ -292,7 +306,8 @@ class KernelTable:
         return [entry for _, entry in sorted(near, key=lambda item: item[0])]
 
     def _fitted(self, config: KernelConfig, problem: Problem) -> KernelConfig | None:
-        """The configuration if legal for the problem, else the same cubin with the closest run-time axes that are."""
+        """The configuration as suits the problem if legal, else the same cubin with the closest run-time axes that are."""
+        config = suited(config, problem)
         space = self._space(config)
         if not space.buildable(config, problem):
             return None
@@ -311,6 +326,10 @@ class KernelTable:
         if config.family not in self._spaces:
             self._spaces[config.family] = SearchSpace(self._arch, family=config.family)
         return self._spaces[config.family]
+
+
+def _tma_reads(problem: Problem) -> bool:
+    return problem.alignment_bytes == TMA_ROW_BYTES
 
 
 def _better(mine: Entry, theirs: Entry) -> Entry:

@@ -25,7 +25,6 @@ from cudal2.codegen import build_key, render
 from cudal2.paths import kernels_dir
 from cudal2.problem import Problem
 from cudal2.space.config import KernelConfig, Sm80MmaConfig, Sm90WsConfig
-from cudal2.space.sm80_mma.rules import copy_bytes
 from cudal2.space.space import SearchSpace
 
 K = Sm90WsConfig
@@ -125,7 +124,7 @@ def runnable(config: KernelConfig, problem: Problem) -> bool:
 
 def mma_corners(problem: Problem) -> list[Sm80MmaConfig]:
     """Corners of ``sm80_mma`` that copy as the problem's rows allow."""
-    corners = [replace(config, copy_bytes=copy_bytes(problem)) for config in MMA_CORNERS]
+    corners = [replace(config, copy_bytes=problem.alignment_bytes) for config in MMA_CORNERS]
     return [config for config in corners if runnable(config, problem)]
 
 

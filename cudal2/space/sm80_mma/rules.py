@@ -24,12 +24,6 @@ _smem = lifted(geo.smem_bytes, *_BODY_AXES)
 _WARP_AXES = ("tile_m", "tile_n", "warps_m", "warps_n")
 
 
-def copy_bytes(problem: Problem) -> int:
-    """Widest copy that every row of A and B allows: rows start on multiples of it."""
-    pitch = geo.ELEMENT_BYTES * (problem.k if problem.layout == "tn" else int(np.gcd(problem.k, problem.n)))
-    return next(width for width in (16, 8, 4, 2) if pitch % width == 0)
-
-
 def register_cap(choice: Choice, arch: Arch) -> Any:
     """Registers one thread may use."""
     warps = ceil_div(choice.ctas_per_sm * choice.warps_m * choice.warps_n, PARTITIONS)
@@ -75,12 +69,12 @@ def _tiles_n(choice: Choice, problem: Problem) -> Any:
 
 
 def _copies(c: Choice, problem: Problem, arch: Arch) -> Any:
-    return np.equal(c.copy_bytes, copy_bytes(problem))
+    return np.equal(c.copy_bytes, problem.alignment_bytes)
 
 
 def _copies_reason(c: Sm80MmaConfig, problem: Problem, arch: Arch) -> str:
     sizes = f"k = {problem.k}" + ("" if problem.layout == "tn" else f" and n = {problem.n}")
-    return f"rows of {sizes} elements are copied {copy_bytes(problem)} bytes at a time, not {c.copy_bytes}"
+    return f"rows of {sizes} elements are copied {problem.alignment_bytes} bytes at a time, not {c.copy_bytes}"
 
 
 def _splits_tile(c: Choice, problem: Problem, arch: Arch) -> Any:
