@@ -26,7 +26,7 @@ from cudal2.records.measurement import Measurement, Mode, Status
 from cudal2.records.parquet import RecordingMetadata, axis_names, measurement_at, read_table, to_table, write_parquet
 from cudal2.records.shards import Shards, read_shards
 from cudal2.settings import SpaceSettings
-from cudal2.space.config import KernelConfig, Sm90WsConfig
+from cudal2.space.config import CONFIGS, KernelConfig, Sm90WsConfig
 from cudal2.space.masks import is_in
 from cudal2.space.space import SearchSpace
 
@@ -251,12 +251,16 @@ def read_records(path: Path, allow_mixed: bool = False) -> Shards:
 
 
 def bundled_recording(acc: Acc = "fp32", family: str = Sm90WsConfig.family) -> Path:
-    """The recording shipped for one accumulator and kernel family: ``data/recordings/*_<start of family>_*<acc>*``.
+    """The recording shipped for one accumulator and kernel family: ``data/recordings/*_<family>_*<acc>*``.
+
+    The first family of an architecture may go by the architecture's name: ``sm90`` for ``sm90_ws``.
 
     Raises:
         RecordError: None is shipped.
     """
-    paths = sorted((data_dir() / "recordings").glob(f"*_{family.partition('_')[0]}_*{acc}*.parquet"))
+    arch = family.partition("_")[0]
+    names = [family, arch] if family == next(name for name in CONFIGS if name.startswith(arch)) else [family]
+    paths = [path for name in names for path in sorted((data_dir() / "recordings").glob(f"*_{name}_*{acc}*.parquet"))]
     if not paths:
         raise RecordError(
             f"no {acc} recording of {family} ships with this package: name one, or `cudal2 record` one on a GPU"

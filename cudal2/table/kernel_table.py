@@ -306,7 +306,7 @@ class KernelTable:
         return [entry for _, entry in sorted(near, key=lambda item: item[0])]
 
     def _fitted(self, config: KernelConfig, problem: Problem) -> KernelConfig | None:
-        """The configuration as suits the problem if legal, else the same cubin with the closest run-time axes that are."""
+        """The configuration as suits the problem if legal, else that cubin with the closest run-time axes that are."""
         config = suited(config, problem)
         space = self._space(config)
         if not space.buildable(config, problem):
