@@ -1,6 +1,7 @@
 """Judges the best recorded configurations of each shape against every baseline on this machine's GPU.
 
     python scripts/judge.py RECORDS... --out cudal2/data/finals [--top 2] [--minutes 9] [--with quack,triton]
+    python scripts/judge.py RECORDS... --acc fp16 --take-over --shapes-file repeat24 --out DIR
 
 Each of RECORDS is a .parquet recording or a directory of shards. Each shape's fastest configurations, per PDL setting,
 meet in one process; the best of them meets torch.matmul, cuBLAS and cuBLASLt in shuffled interleaved rounds of fresh
@@ -12,7 +13,8 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from cudal2.bench.baselines import contestants
@@ -22,7 +24,7 @@ from cudal2.cli.backend import require_gpu
 from cudal2.cli.eval import PDL_COLUMNS
 from cudal2.cli.main import guarded
 from cudal2.cli.output import note
-from cudal2.problem import Problem
+from cudal2.problem import Acc, Problem
 from cudal2.records.measurement import Measurement
 from cudal2.records.recording import read_records
 from cudal2.records.shards import RecordLog, read_shards, shard_files
@@ -30,6 +32,8 @@ from cudal2.report.board import boards
 from cudal2.runners.finals import already_judged, best_configs, run_finals
 from cudal2.runners.local import LocalRunner
 from cudal2.settings import load_bench, load_shapes
+from cudal2.space.config import KernelConfig
+from cudal2.space.families import FAMILIES
 from cudal2.space.space import SearchSpace
 
 
@@ -40,6 +44,8 @@ def main() -> None:
     contestants.require(arguments.optional)
     records = [row for path in arguments.records for row in read_records(path, allow_mixed=True).measurements]
     best = best_configs(records, arguments.top)
+    if arguments.take_over:
+        best = taken_over(best, arguments.acc)
     before = read_shards(arguments.out, allow_mixed=True).measurements if shard_files(arguments.out) else ()
     done = already_judged(before)
     wanted = set(load_shapes(arguments.shapes_file).shapes) if arguments.shapes_file else None
@@ -80,6 +86,9 @@ def parse() -> argparse.Namespace:
         "--top", type=shared.positive, default=2, help="configurations per shape and PDL setting (default 2)"
     )
     parser.add_argument("--acc", choices=("fp32", "fp16"), default="fp32", help="accumulator (default fp32)")
+    parser.add_argument(
+        "--take-over", action="store_true", help="records of the other accumulator give candidates too, where legal"
+    )
     parser.add_argument("--pdl", choices=tuple(PDL_COLUMNS), default="both", help="PDL columns (default both)")
     parser.add_argument("--shapes-file", help="only these shapes: YAML, or a name in configs/shapes")
     parser.add_argument("--bench", default="offline", help="how to time: YAML, or a name in configs/bench")
@@ -88,6 +97,17 @@ def parse() -> argparse.Namespace:
     shared.add_optional(parser)
     shared.add_cache(parser)
     return parser.parse_args()
+
+
+def taken_over(best: Mapping[Problem, Sequence[KernelConfig]], acc: Acc) -> dict[Problem, list[KernelConfig]]:
+    """The candidates of every shape for one accumulator, whichever they were best with: its own first."""
+    spaces = {name: SearchSpace(family=name) for name in FAMILIES}
+    taken: dict[Problem, list[KernelConfig]] = {}
+    for source in sorted(best, key=lambda problem: problem.acc != acc):
+        problem = replace(source, acc=acc)
+        held = taken.setdefault(problem, [])
+        held += [c for c in best[source] if c not in held and not spaces[c.family].explain(c, problem)]
+    return {problem: configs for problem, configs in taken.items() if configs}
 
 
 def say(problem: Problem, rows: Sequence[Measurement]) -> None:

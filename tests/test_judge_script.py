@@ -14,8 +14,10 @@ from test_finals_run import FINGERPRINT, ScriptedPool, staged
 from cudal2.bench.baselines import contestants
 from cudal2.bench.judge.judge import Judgement
 from cudal2.errors import RecordError, UsageError
+from cudal2.problem import Problem
 from cudal2.records.shards import RecordLog, read_shards
 from cudal2.runners import finals as finals_module
+from cudal2.space.config import Sm90WsConfig
 
 OTHER_DRIVER = dataclasses.replace(FINGERPRINT, driver="2")
 SCRIPT = Path(__file__).parents[1] / "scripts" / "judge.py"
@@ -61,6 +63,24 @@ def test_judges_the_best_of_each_shape_once(judge, monkeypatch, tmp_path, capsys
     assert "2 judged, 0 failed, 0 left" in said
     run(judge, monkeypatch, tmp_path / "records", "--out", out, "--top", "1")
     assert len(judge.requests) == 2, "what has a final is not judged again"
+
+
+def test_fp16_takes_legal_candidates_over_from_fp32_records_its_own_first(judge, monkeypatch, tmp_path):
+    two, three, four = (
+        Sm90WsConfig(64, 64, 64, stages, "coop", 1, 1, 1, 1, "tma", 1, "m", 1, False) for stages in (2, 3, 4)
+    )
+    with RecordLog(tmp_path / "records", FINGERPRINT) as log:
+        log.append([row(mnk, "sm90_ws", [3.0], config=two) for mnk in ("64_64_512", "128_64_512")])
+        log.append([row("64_64_512", "sm90_ws", [2.0], config=three), row("128_64_512", "sm90_ws", [4.0], config=four)])
+        log.append([row("128_64_512", "sm90_ws", [1.0], config=four, acc="fp16")])
+        log.append([row("64_64_64", "sm90_ws", [1.0], config=CONFIG)])
+    arguments = (tmp_path / "records", "--acc", "fp16", "--top", "1")
+    run(judge, monkeypatch, *arguments, "--out", tmp_path / "own")
+    assert [request.problem.mnk for request in judge.requests] == ["128_64_512"]
+    judge.requests.clear()
+    run(judge, monkeypatch, *arguments, "--take-over", "--out", tmp_path / "taken")
+    chosen = {request.problem: [config for config, _ in request.candidates] for request in judge.requests}
+    assert chosen == {Problem(64, 64, 512, "fp16"): [three], Problem(128, 64, 512, "fp16"): [four, two]}
 
 
 def test_optional_contestants_are_asked_for_in_every_final(judge, monkeypatch, tmp_path):
