@@ -13,7 +13,7 @@ import sys
 from collections import defaultdict
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from cudal2.cli.arguments import Parser
 from cudal2.cli.main import guarded
@@ -21,43 +21,27 @@ from cudal2.errors import UsageError
 from cudal2.floor import floor_us
 from cudal2.problem import Problem
 from cudal2.records.recording import bundled_recording, read_records
+from cudal2.space.axes import Axis
 from cudal2.space.config import KernelConfig
+from cudal2.space.families import FAMILIES
 
-#: By kernel family: what is taken away, and which configurations are left.
-ABLATIONS: dict[str, dict[str, Callable[[Any], bool]]] = {
+Keeps: TypeAlias = Callable[[Any], bool]
+#: Time over the reference of the same rounds.
+Times: TypeAlias = dict[Problem, dict[KernelConfig, float]]
+
+#: By kernel family: what is taken away that is no single axis, and which configurations are left.
+COMBINED: dict[str, dict[str, Keeps]] = {
     "sm90_ws": {
-        "ping-pong": lambda c: c.schedule == "coop",
-        "cooperative": lambda c: c.schedule == "pingpong",
         "clusters with multicast": lambda c: c.cluster_m * c.cluster_n == 1,
-        "split-K": lambda c: c.split_k == 1,
-        "split-K other than 2, 4, 8": lambda c: c.split_k in (1, 2, 4, 8),
-        "direct stores": lambda c: c.epilogue == "tma",
-        "TMA stores": lambda c: c.epilogue == "direct",
-        "tile_k 128": lambda c: c.tile_k == 64,
         "stages above 4": lambda c: c.stages <= 4,
+        "split-K other than 2, 4, 8": lambda c: c.split_k in (1, 2, 4, 8),
         "tiles under 128 columns": lambda c: c.tile_n >= 128,
         "tiles over 128 columns": lambda c: c.tile_n <= 128,
-        "one consumer": lambda c: c.consumers > 1,
-        "persistence": lambda c: not c.persistent,
-        "raster groups above 1": lambda c: c.group == 1,
-        "raster along n": lambda c: c.raster == "m",
-        "two CTAs per SM": lambda c: c.ctas_per_sm == 1,
     },
     "sm80_mma": {
-        "swizzled shared memory": lambda c: c.smem_layout == "pad",
-        "padded shared memory": lambda c: c.smem_layout == "swizzle",
-        "two fragment buffers": lambda c: c.fragments == 1,
-        "one fragment buffer": lambda c: c.fragments == 2,
-        "staggered prefetch": lambda c: c.prefetch == "plain",
-        "wide stores": lambda c: c.epilogue == "direct",
-        "direct stores": lambda c: c.epilogue == "wide",
-        "tile_k 64": lambda c: c.tile_k <= 32,
         "stages above 3": lambda c: c.stages <= 3,
         "tiles under 64 rows": lambda c: c.tile_m >= 64,
         "tiles over 64 rows": lambda c: c.tile_m <= 64,
-        "raster groups above 1": lambda c: c.group == 1,
-        "raster along n": lambda c: c.raster == "m",
-        "several CTAs per SM": lambda c: c.ctas_per_sm == 1,
     },
 }
 
@@ -70,7 +54,7 @@ def markers(family: str) -> tuple[str, str]:
 def main() -> None:
     """Prints the table, or writes it into a page."""
     parser = Parser(description=__doc__)
-    parser.add_argument("--family", choices=tuple(ABLATIONS), default="sm90_ws", help="of the shipped recording")
+    parser.add_argument("--family", choices=tuple(FAMILIES), default="sm90_ws", help="of the shipped recording")
     parser.add_argument("--recording", type=Path, help="recording (default: the shipped one)")
     parser.add_argument("--readme", type=Path, help="page with the ablation markers")
     arguments = parser.parse_args()
@@ -86,36 +70,82 @@ def main() -> None:
     arguments.readme.write_text(f"{text.partition(begin)[0]}{begin}\n{page}\n{end}{text.partition(end)[2]}")
 
 
-def relative_times(path: Path) -> dict[Problem, dict[KernelConfig, float]]:
+def relative_times(path: Path) -> Times:
     """Time over the reference of the same rounds, by shape and configuration."""
-    times: dict[Problem, dict[KernelConfig, float]] = defaultdict(dict)
+    times: Times = defaultdict(dict)
     for row in read_records(path).measurements:
         if row.ok and row.config is not None and row.speedup:
             times[row.problem][row.config] = 1.0 / row.speedup
     return times
 
 
-def table(times: dict[Problem, dict[KernelConfig, float]], source: str) -> str:
+def table(times: Times, source: str) -> str:
     """One line per ablation, as Markdown."""
     lines = [
         f"Read from `{source}`, {len(times)} shapes, by `python scripts/ablation.py --readme kernels/README.md`.",
         "Slower by: the best time without over the best time with, geometric mean over the shapes that have any left.",
+        "An axis of numbers is held at its best single value of those that three shapes in four can take.",
         "",
         "| without | slower by | shapes over 1 % | worst | where | left with none |",
         "| --- | ---: | ---: | ---: | --- | ---: |",
     ]
-    family = next(config.family for column in times.values() for config in column)
-    lines += [line(name, keeps, times) for name, keeps in ABLATIONS[family].items()]
+    family = FAMILIES[next(config.family for column in times.values() for config in column)]
+    rows = [row for axis in family.axes for row in ablations(axis, times)]
+    rows += COMBINED.get(family.name, {}).items()
+    lines += [line(name, keeps, times) for name, keeps in rows]
     return "\n".join(lines)
 
 
-def line(name: str, keeps: Callable[[KernelConfig], bool], times: dict[Problem, dict[KernelConfig, float]]) -> str:
-    """What is lost where only the configurations that ``keeps`` holds for are left."""
+def ablations(axis: Axis, times: Times) -> list[tuple[str, Keeps]]:
+    """What can be taken away of one axis: each recorded name or flag, or all its numbers but one.
+
+    Nothing where no shape was recorded with two values, as of an axis that the shape decides.
+    """
+    by_shape = [{getattr(config, axis.name) for config in column} for column in times.values()]
+    values = [value for value in axis.values if any(value in held for held in by_shape)]
+    if all(len(held) < 2 for held in by_shape):
+        return []
+    if isinstance(values[0], str):
+        return [(f"`{axis.name}` {value}", without(axis.name, value)) for value in values]
+    if isinstance(values[0], bool):
+        return [
+            (f"`{axis.name}`" if value else f"`{axis.name}` off", without(axis.name, value)) for value in (True, False)
+        ]
+    best = min(values, key=lambda value: mean_loss(only(axis.name, value), times))
+    rows = [(f"`{axis.name}` other than {best}", only(axis.name, best))]
+    return rows if best == 1 or 1 not in values else [(f"`{axis.name}` above 1", only(axis.name, 1)), *rows]
+
+
+def without(name: str, value: Any) -> Keeps:
+    """Configurations with any other value."""
+    return lambda config: getattr(config, name) != value
+
+
+def only(name: str, value: Any) -> Keeps:
+    """Configurations with this value."""
+    return lambda config: getattr(config, name) == value
+
+
+def losses_of(keeps: Keeps, times: Times) -> dict[Problem, float]:
+    """Best time of those kept over the best of all, by shape that has any left."""
     losses = {}
     for problem, column in times.items():
         left = [cost for config, cost in column.items() if keeps(config)]
         if left:
             losses[problem] = min(left) / min(column.values())
+    return losses
+
+
+def mean_loss(keeps: Keeps, times: Times) -> tuple[int, float]:
+    """Shapes left with none as far as they are more than a quarter, then the geometric mean over the others."""
+    losses = losses_of(keeps, times)
+    none = len(times) - len(losses)
+    return none if 4 * none > len(times) else 0, statistics.geometric_mean(losses.values()) if losses else 0.0
+
+
+def line(name: str, keeps: Keeps, times: Times) -> str:
+    """What is lost where only the configurations that ``keeps`` holds for are left."""
+    losses = losses_of(keeps, times)
     if not losses:
         return f"| {name} | none left | | | | {len(times)} |"
     mean = statistics.geometric_mean(losses.values())

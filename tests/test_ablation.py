@@ -29,17 +29,44 @@ def test_each_family_has_its_place_in_the_page_and_its_own_axes():
     page = (ROOT / "kernels" / "README.md").read_text()
     for family in FAMILIES:
         assert all(page.count(marker) == 1 for marker in ablation.markers(family))
+
+
+def test_names_and_flags_are_taken_away_and_numbers_held_whatever_the_family():
     mma = Sm80MmaConfig(64, 64, 32, 3, 2, 2, "swizzle", 2, "plain", "wide", 16, 2, "m", 1)
-    text = ablation.table({Problem(64, 64, 64): {mma: 0.5, replace(mma, smem_layout="pad"): 0.6}}, "x")
-    assert "| swizzled shared memory | 20.0 % | 1 | 20 % | 64_64_64" in text
-    assert set(ablation.ABLATIONS) == set(FAMILIES)
+    times = {
+        Problem(64, 64, 64): {mma: 0.5, replace(mma, smem_layout="pad"): 0.6, replace(mma, fragments=1): 0.7},
+        Problem(64, 64, 512): {mma: 0.5, replace(mma, fragments=1): 0.4, replace(mma, stages=5): 0.45},
+        Problem(64, 64, 65): {replace(mma, copy_bytes=2): 0.5},
+    }
+    rows = rows_of(ablation.table(times, "x"))
+    assert rows["`smem_layout` swizzle"].split("|")[2:5] == [" 20.0 % ", " 1 ", " 20 % "]
+    assert rows["`smem_layout` pad"].split("|")[2] == " 0.0 % "
+    assert rows["`fragments` other than 2"].split("|")[2:5] == [" 4.0 % ", " 1 ", " 12 % "]
+    assert "| 2 |" in rows["`smem_layout` swizzle"] and "`copy_bytes`" not in "".join(rows)
+    assert not [name for name in rows if "raster" in name or "prefetch" in name], "only what was recorded"
+
+
+def test_a_flag_is_taken_away_both_ways():
+    persistent = replace(WHOLE, persistent=True)
+    rows = rows_of(ablation.table({Problem(4096, 4096, 64): {WHOLE: 1.0, persistent: 0.5}}, "x"))
+    assert "| 100.0 % | 1 |" in rows["`persistent`"] and "| 0.0 % | 0 |" in rows["`persistent` off"]
+
+
+def rows_of(text: str) -> dict[str, str]:
+    return {line.split("|")[1].strip(): line for line in text.splitlines() if line.startswith("| ")}
 
 
 def test_a_loss_is_best_without_over_best_with():
     times = {Problem(64, 64, 4096): {SPLIT: 0.5, WHOLE: 0.75}, Problem(64, 64, 64): {WHOLE: 1.0}}
-    rows = {
-        line.split("|")[1].strip(): line for line in ablation.table(times, "x").splitlines() if line.startswith("| ")
-    }
-    assert "| 22.5 % | 1 | 50 % | 64_64_4096" in rows["split-K"]
-    assert rows["tile_k 128"].startswith("| tile_k 128 | 0.0 % | 0 |")
-    assert rows["direct stores"].startswith("| direct stores | none left |")
+    rows = rows_of(ablation.table(times, "x"))
+    assert "| 22.5 % | 1 | 50 % | 64_64_4096" in rows["`split_k` other than 1"]
+    split = {Problem(64, 64, 4096): {SPLIT: 0.5, WHOLE: 0.75}}
+    rows = rows_of(ablation.table(split, "x"))
+    assert "| 50.0 % | 1 |" in rows["`split_k` above 1"] and "| 0.0 % | 0 |" in rows["`split_k` other than 4"]
+    taken = {Problem(64, 64, 64): {WHOLE: 1.0, replace(WHOLE, epilogue="tma"): 2.0}, **split}
+    assert "| 0 |" in rows_of(ablation.table(taken, "x"))["`epilogue` tma"]
+
+
+def test_what_every_configuration_has_cannot_be_taken_away():
+    text = ablation.line("all", lambda config: False, {Problem(64, 64, 64): {WHOLE: 1.0}})
+    assert text == "| all | none left | | | | 1 |"
