@@ -14,7 +14,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from cudal2.bench.server.client import SOURCE
+from cudal2.bench.native import SOURCE
 from cudal2.bench.server.traffic import Traffic
 from cudal2.build.host import compile_shared
 from cudal2.build.pool import BuildPool

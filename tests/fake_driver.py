@@ -10,7 +10,8 @@ import ctypes
 
 import numpy as np
 
-from cudal2.bench.server.client import NativeClient, Submit, Submitter, address
+from cudal2.bench.native import Submit, Submitter, address
+from cudal2.bench.server.client import NativeClient
 
 HOST_US = 2.0
 #: One reading of the clock.

@@ -377,12 +377,11 @@ class FakeStopwatch:
     def probe_us(self, contestant):
         return self.times[contestant.detail] + 6.0
 
-    estimate_us = probe_us
-
-    def graph(self, contestant, launches):
+    def graph(self, contestant, launches, warm=True):
         self.open += 1
         close = lambda: setattr(self, "open", self.open - 1)  # noqa: E731
-        return types.SimpleNamespace(time_us=lambda: self.times[contestant.detail], close=close)
+        time_us = lambda: self.times[contestant.detail]  # noqa: E731
+        return types.SimpleNamespace(time_us=time_us, begin=lambda: time_us, close=close)
 
 
 def test_tuning_drops_what_refuses_or_is_wrong_and_answers_per_layout():
@@ -481,10 +480,11 @@ def test_screening_ends_at_the_first_sign_of_being_too_slow():
     replays = []
 
     class Counting(FakeStopwatch):
-        def graph(self, contestant, launches):
+        def graph(self, contestant, launches, warm=True):
             graph = super().graph(contestant, launches)
             time_us = graph.time_us
             graph.time_us = lambda: replays.append(contestant.detail) or time_us()
+            graph.begin = lambda: replays.append(contestant.detail) or time_us
             return graph
 
     buffers = BothLayouts(BufferSets(Problem(8, 8, 8), 2, "cpu"))

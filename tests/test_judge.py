@@ -110,9 +110,7 @@ class HostStopwatch:
         contestant.launch(0, self.stream)
         return self.time_of(contestant)
 
-    estimate_us = probe_us
-
-    def graph(self, contestant, launches, repeats=1):
+    def graph(self, contestant, launches, repeats=1, warm=True):
         self.open += 1
 
         def run():
@@ -132,6 +130,7 @@ class HostStopwatch:
             run_once=run,
             lengthen=lambda replay_ms: run(),
             time_us=time_us,
+            begin=lambda: time_us,
             close=close,
         )
 

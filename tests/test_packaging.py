@@ -30,7 +30,7 @@ def test_the_wheel_carries_everything_that_is_read_at_run_time(wheel: Path) -> N
         for path in (ROOT / source).rglob("*"):
             if path.is_file() and path.suffix != ".pyc" and not path.name.startswith("."):
                 assert f"cudal2/{target}/{path.relative_to(ROOT / source)}" in names
-    assert {"cudal2/bench/server/client.c", "cudal2/build/foreign_entry.cu.in"} <= names
+    assert {"cudal2/bench/native.c", "cudal2/build/foreign_entry.cu.in"} <= names
     assert "cudal2/py.typed" in names and any(name.endswith("LICENSE") for name in names)
     assert not [name for name in names if name.startswith(("tests", "scripts")) or name.endswith(".pyc")]
 

@@ -13,8 +13,9 @@ from test_judge import BUILT, CONFIG, HostLibraries, host_gemm, session_for
 
 from cudal2.bench.baselines.baseline import NotSupportedError
 from cudal2.bench.judge import arena as arena_module
+from cudal2.bench.native import SOURCE, Submit, Submitter
 from cudal2.bench.server import server as module
-from cudal2.bench.server.client import SOURCE, Submit, Submitter, python_submitter
+from cudal2.bench.server.client import python_submitter
 from cudal2.bench.server.server import ServerRequest, serve
 from cudal2.bench.server.traffic import REQUESTS, Traffic
 from cudal2.build.host import COMPILERS, compile_shared

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from fake_driver import HOST_US, TICK_US, FakeDriver, Recorder
 
-from cudal2.bench.baselines.cublaslt import GemmExArguments, MatmulArguments
-from cudal2.bench.server import client as native
-from cudal2.bench.server.client import SOURCE, Between, NativeClient, address
+from cudal2.bench import native
+from cudal2.bench.native import SOURCE, GemmExArguments, MatmulArguments, address
+from cudal2.bench.server.client import Between, NativeClient, _Client, python_submitter
 from cudal2.build.host import COMPILERS, c_compiler, compile_shared
 from cudal2.errors import EnvironmentProblemError, ToolchainError
 from cudal2.launch.driver import LaunchError
@@ -176,7 +176,7 @@ def test_what_python_raises_inside_a_request_comes_out_again(library):
         if index == 1:
             raise RuntimeError("CUDA error: out of patience")
 
-    submitter = native.python_submitter(launch, (RuntimeError,), np.zeros((3, 3), np.uint64))
+    submitter = python_submitter(launch, (RuntimeError,), np.zeros((3, 3), np.uint64))
     client = driver.client(library)
     assert len(client.serve(submitter, np.array([5.0]), 3).latency_us) == 1
     with pytest.raises(RuntimeError, match="out of patience"):
@@ -338,6 +338,6 @@ def test_no_compiler_is_one_line(tmp_path, monkeypatch, cc):
 
 
 def test_python_s_structures_are_as_large_as_c_s(library):
-    mirrors = (native._Client, native._Contestant, native._Kernel, native._Matmul, native._Gemm)
+    mirrors = (_Client, native._Contestant, native._Kernel, native._Matmul, native._Gemm, native._Bound)
     sizes = (ctypes.c_uint32 * len(mirrors)).in_dll(ctypes.CDLL(str(library)), "cudal2_sizes")
     assert [ctypes.sizeof(mirror) for mirror in mirrors] == list(sizes)

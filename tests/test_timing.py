@@ -35,6 +35,10 @@ class FakeGraph:
         self.chip.heat += 0.01
         return self.true_us * (1.0 + self.chip.heat)
 
+    def begin(self) -> Any:
+        time_us = self.time_us()
+        return lambda: time_us
+
 
 def test_every_round_has_everyone_once_and_orders_differ() -> None:
     chip = DriftingChip()
@@ -88,10 +92,10 @@ class HostBoundStopwatch:
         self.host_us, self.device_us, self.open = host_us, device_us, 0
         self.sets = SimpleNamespace(count=sets)
 
-    def estimate_us(self, contestant: object) -> float:
+    def probe_us(self, contestant: object) -> float:
         return self.host_us
 
-    def graph(self, contestant: object, launches: int, repeats: int = 1) -> SimpleNamespace:
+    def graph(self, contestant: object, launches: int, repeats: int = 1, warm: bool = True) -> SimpleNamespace:
         self.open += 1
 
         def close() -> None:
@@ -133,9 +137,13 @@ class RisingClocks:
         self.sets, self.stream, self.once_ms, self.runs = SimpleNamespace(count=sets), 0, once_ms, 0
 
     def time_ms(self, enqueue: Any) -> float:
+        return self.begin(enqueue)()
+
+    def begin(self, enqueue: Any) -> Any:
         before = self.runs
         enqueue()
-        return (self.runs - before) * self.once_ms
+        once_ms = (self.runs - before) * self.once_ms
+        return lambda: once_ms
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from cudal2.bench.inputs import BufferSets
+from cudal2.bench.native import Submitter, bound_submitter
 from cudal2.launch.kernel import LoadedKernel
 from cudal2.launch.tensor_map import MapCache
 from cudal2.space.config import KernelConfig
@@ -46,6 +47,10 @@ class KernelContestant:
     def detail(self) -> str:
         """The configuration."""
         return self.config.name
+
+    def submitter(self, stream: int) -> Submitter:
+        """How C enqueues it."""
+        return bound_submitter(self._launch, self._params, stream)
 
     def launch(self, set_index: int, stream: int) -> None:
         """Enqueues one set."""

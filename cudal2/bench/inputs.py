@@ -116,7 +116,8 @@ class BufferSets:
         """Fills every C with NaN and its red zones with the sentinel: what is not written, or written beyond, shows."""
         self._c.fill_(math.nan)
         for zone in self._red_zones():
-            zone.fill_(_SENTINEL)
+            if zone.numel():
+                zone.fill_(_SENTINEL)
 
     def broken_red_zone(self) -> str:
         """What was written outside C, in one line; empty if nothing."""
@@ -126,10 +127,18 @@ class BufferSets:
                 return f"{broken} elements written {side} C"
         return ""
 
+    def touched_red_zones(self) -> list[torch.Tensor]:
+        """Whether anything was written in each, on the device."""
+        return [(zone != _SENTINEL).any() for zone in self._red_zones()]
+
     def unwritten(self, used: int) -> int:
         """How many of the first ``used`` sets hold a NaN in C."""
+        return int(self.unwritten_count(used))
+
+    def unwritten_count(self, used: int) -> torch.Tensor:
+        """:meth:`unwritten` on the device; a maximum is NaN where any element is."""
         body = self._c[:used, self._guard : self._guard + self.problem.m * self.problem.n]
-        return int(torch.isnan(body).any(dim=1).sum())
+        return torch.isnan(body.amax(dim=1)).sum()
 
     def _red_zones(self) -> tuple[torch.Tensor, torch.Tensor]:
         bits = self._c.view(torch.int16)

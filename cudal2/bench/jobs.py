@@ -5,6 +5,7 @@ The parent passes plain frozen values in and gets them back; tensors never cross
 
 from __future__ import annotations
 
+import math
 import random
 import statistics
 import time
@@ -16,9 +17,9 @@ from typing import Any
 import torch
 
 from cudal2.bench.context import ProblemContext
-from cudal2.bench.correctness import check_sample
+from cudal2.bench.correctness import Aftermath, CheckResult
 from cudal2.bench.device import Clocks, DeviceInfo, describe
-from cudal2.bench.timing import TimedGraph, interleave, sized_graph, too_fast
+from cudal2.bench.timing import interleave, sized_graph, too_fast
 from cudal2.build.artifact import BuiltKernel
 from cudal2.errors import EnvironmentProblemError
 from cudal2.launch.driver import context_fault, ensure_context
@@ -157,13 +158,21 @@ class GpuSession:
                 Status.CORRECTNESS, checked.reason, max_error=checked.max_error, bench_s=time.perf_counter() - started
             )
         contestant = context.candidate(kernel, candidate.config, candidate.pdl)
-        graph = sized_graph(context.stopwatch, contestant, settings.replay_ms)
+        # The check has run the kernel, and the middle one of the replays counts: no run of the graph is given away.
+        graph = sized_graph(context.stopwatch, contestant, settings.replay_ms, warm=False)
         try:
             rng = random.Random(f"{settings.seed} {candidate.problem} {candidate.config.name}")
+            used = graph.sets_used
+            aftermath = Aftermath(context.sets, used, rng.randrange(used), rng.randrange(2**31))
+
+            def meanwhile() -> None:
+                aftermath.look()
+                self.clocks.recent(_CLOCKS_AGE_S)
+
             timed = [graph, *([context.reference().graph] if reference else [])]
-            times = interleave(timed, settings.replays, rng, last=0)
-            clocks = self.clocks.recent(_CLOCKS_AGE_S)
-            status, reason = _verdict(context, graph, times[0], rng)
+            times = interleave(timed, settings.replays, rng, last=0, meanwhile=meanwhile)
+            clocks = self.clocks.recent(math.inf)
+            status, reason = _verdict(context, aftermath.result(), times[0])
         finally:
             graph.close()
         good = status is Status.CORRECT
@@ -192,19 +201,10 @@ class GpuSession:
             self._contexts.popitem(last=False)[1].close()
 
 
-def _verdict(
-    context: ProblemContext, graph: TimedGraph, times_us: tuple[float, ...], rng: random.Random
-) -> tuple[Status, str]:
+def _verdict(context: ProblemContext, checked: CheckResult, times_us: tuple[float, ...]) -> tuple[Status, str]:
     """What the outputs of the last timed replay and the times themselves say."""
-    unwritten = context.sets.unwritten(graph.sets_used)
-    if unwritten:
-        return (
-            Status.CORRECTNESS,
-            f"after timing, {unwritten} of {graph.sets_used} outputs hold NaN or were not written",
-        )
-    sample = check_sample(context.sets, rng.randrange(graph.sets_used), rng.randrange(2**31))
-    if not sample.ok:
-        return Status.CORRECTNESS, sample.reason
+    if not checked.ok:
+        return Status.CORRECTNESS, checked.reason
     doubt = too_fast(context.problem, statistics.median(times_us), context.settings.quarantine_fraction)
     return (Status.QUARANTINED, doubt) if doubt else (Status.CORRECT, "")
 

@@ -14,19 +14,14 @@ from typing import Protocol
 import torch
 
 from cudal2 import floor
+from cudal2.bench import native
 from cudal2.bench.inputs import BufferSets
 from cudal2.launch.driver import Graph
 from cudal2.problem import Problem
 
-#: Launches that estimate a kernel's time before its graph is made.
-_PROBE_LAUNCHES = 8
-#: A library call takes the host up to 20 us; the device must not starve while they are enqueued.
-_PROBE_FLUSHES = 3
-#: A launch longer than this needs no graph of many: the submission is hidden anyway.
-_PROBE_LONG_US = 200.0
-#: Length of the short graph that tells the time that sizes the long one.
+#: Length, at most, of the short graph that tells the time that sizes the long one.
 _SIZING_MS = 0.5
-#: A replay longer than this is one graph several times over, so that captures from Python do not cost more than timing.
+#: A replay longer than this is one graph several times over, so that captures do not cost more than timing.
 _GRAPH_MS = 2.0
 #: Clocks move between sizing and timing; without it, one replay in six fell up to 2 % short.
 _SIZING_MARGIN = 1.05
@@ -52,11 +47,15 @@ class Contestant(Protocol):
         """Enqueues C = A B of one set on the stream (a handle); never synchronises or allocates."""
 
 
-class Timed(Protocol):
-    """Something that can be run once for its time per launch."""
+#: Waits for a replay that is under way and gives its microseconds per launch.
+Finish = Callable[[], float]
 
-    def time_us(self) -> float:
-        """Microseconds per launch of one replay."""
+
+class Timed(Protocol):
+    """Something that can be run for its time per launch."""
+
+    def begin(self) -> Finish:
+        """Enqueues one replay and does not wait."""
 
 
 class Stopwatch:
@@ -78,57 +77,72 @@ class Stopwatch:
             raise ValueError("the legacy default stream cannot be captured: make another one current")
         self._flush = _flush_buffer(flush_bytes, self._stream.device)
         self._sink = torch.empty((), dtype=torch.int64, device=self._stream.device)
-        self._start, self._end = _event(), _event()
 
     @property
     def stream(self) -> int:
         """Handle of the stream everything runs on."""
         return int(self._stream.cuda_stream)
 
-    def time_ms(self, enqueue: Callable[[], None], flushes: int = 1) -> float:
-        """Device milliseconds of what ``enqueue`` puts on the stream, from poisoned outputs and a cold L2.
+    def flush(self) -> None:
+        """Enqueues a pass through the L2."""
+        torch.sum(self._flush, dim=0, out=self._sink)
+
+    def begin(self, enqueue: Callable[[], None]) -> Finish:
+        """Puts what ``enqueue`` launches on the stream, from poisoned outputs and a cold L2, and does not wait.
 
         Args:
             enqueue: Launches; the device must not wait for the host in between.
-            flushes: Passes through L2 beforehand, about 60 us each, that the host has for enqueueing.
+
+        Returns:
+            Waits, and gives the device milliseconds.
         """
         self.sets.poison()
-        for _ in range(flushes):
-            torch.sum(self._flush, dim=0, out=self._sink)
-        self._start.record(self._stream)
+        self.flush()
+        start, end = _event(), _event()
+        start.record(self._stream)
         enqueue()
-        self._end.record(self._stream)
-        self._end.synchronize()
-        return float(self._start.elapsed_time(self._end))
+        end.record(self._stream)
+
+        def finish() -> float:
+            end.synchronize()
+            return float(start.elapsed_time(end))
+
+        return finish
+
+    def time_ms(self, enqueue: Callable[[], None]) -> float:
+        """:meth:`begin`, waited for."""
+        return self.begin(enqueue)()
 
     def probe_us(self, contestant: Contestant) -> float:
         """Time of one launch from Python, with what events and submission add to a short one."""
         return self.time_ms(lambda: contestant.launch(0, self.stream)) * 1e3
 
-    def estimate_us(self, contestant: Contestant) -> float:
-        """Rough time per launch, from one launch or, where that is short, a few."""
-        first = self.probe_us(contestant)
-        if first > _PROBE_LONG_US:
-            return first
-        count = min(_PROBE_LAUNCHES, self.sets.count)
-
-        def several() -> None:
-            for index in range(count):
-                contestant.launch(index, self.stream)
-
-        return self.time_ms(several, _PROBE_FLUSHES) * 1e3 / count
-
-    def graph(self, contestant: Contestant, launches: int, repeats: int = 1) -> TimedGraph:
-        """Captures ``launches`` launches that rotate over the sets, and replays them once untimed.
+    def graph(self, contestant: Contestant, launches: int, repeats: int = 1, warm: bool = True) -> TimedGraph:
+        """Captures ``launches`` launches that rotate over the sets.
 
         Args:
             contestant: What is launched.
             launches: Launches in the graph; with repeats a multiple of the sets, so that the rotation goes on.
             repeats: How often a timed replay runs the graph.
+            warm: Whether the graph runs once untimed.
         """
         timed = TimedGraph(self, contestant, launches, repeats)
-        timed.run_once()
+        if warm:
+            timed.run_once()
         return timed
+
+    def enqueue(self, contestant: Contestant, launches: int) -> None:
+        """Launches that rotate over the sets: by native code where the contestant and this machine have it.
+
+        The contestant must have been launched on this stream before, from Python.
+        """
+        count, library = self.sets.count, native.library()
+        submitter = contestant.submitter(self.stream) if isinstance(contestant, native.NativeContestant) else None
+        if submitter is not None and library is not None:
+            library.enqueue(submitter, launches, count, self.stream)
+            return
+        for launch in range(launches):
+            contestant.launch(launch % count, self.stream)
 
 
 class TimedGraph:
@@ -145,13 +159,7 @@ class TimedGraph:
         self.launches = launches * repeats
         self._repeats = repeats
         self._stopwatch = stopwatch
-        count, stream = stopwatch.sets.count, stopwatch.stream
-
-        def enqueue() -> None:
-            for launch in range(launches):
-                contestant.launch(launch % count, stream)
-
-        self._graph = Graph(stream, enqueue)
+        self._graph = Graph(stopwatch.stream, lambda: stopwatch.enqueue(contestant, launches))
 
     @property
     def sets_used(self) -> int:
@@ -167,9 +175,14 @@ class TimedGraph:
         for _ in range(self._repeats):
             self.run_once()
 
+    def begin(self) -> Finish:
+        """Enqueues one timed replay and does not wait."""
+        finish, launches = self._stopwatch.begin(self.run), self.launches
+        return lambda: finish() * 1e3 / launches
+
     def time_us(self) -> float:
         """Microseconds per launch of one replay."""
-        return self._stopwatch.time_ms(self.run) * 1e3 / self.launches
+        return self.begin()()
 
     def lengthen(self, replay_ms: float) -> None:
         """Runs the graph once; where a replay would be shorter than ``replay_ms``, it runs the graph more often.
@@ -204,27 +217,32 @@ class GraphMaker(Protocol):
     def sets(self) -> BufferSets:
         """Buffers that the launches rotate over."""
 
-    def estimate_us(self, contestant: Contestant) -> float:
-        """Rough time per launch."""
+    def probe_us(self, contestant: Contestant) -> float:
+        """Time of one launch, with what surrounds it."""
 
-    def graph(self, contestant: Contestant, launches: int, repeats: int = 1) -> TimedGraph:
+    def graph(self, contestant: Contestant, launches: int, repeats: int = 1, warm: bool = True) -> TimedGraph:
         """Captures so many launches, to be run so many times per replay."""
 
 
-def sized_graph(stopwatch: GraphMaker, contestant: Contestant, replay_ms: float) -> TimedGraph:
+def sized_graph(stopwatch: GraphMaker, contestant: Contestant, replay_ms: float, warm: bool = True) -> TimedGraph:
     """A graph whose replay lasts at least ``replay_ms``.
 
-    A short graph tells the time first: launched from Python, a small kernel looks up to half as slow again.
+    A short graph tells the time first: launched by itself, a small kernel looks several times as slow.
+
+    Args:
+        stopwatch: Captures and times.
+        contestant: What is launched.
+        replay_ms: Length of a replay.
+        warm: Whether the graph runs once untimed.
     """
-    sizing = stopwatch.graph(contestant, launches_for(stopwatch.estimate_us(contestant), _SIZING_MS))
+    sizing = stopwatch.graph(contestant, launches_for(stopwatch.probe_us(contestant), _SIZING_MS), warm=False)
     try:
         time_us = sizing.time_us()
     finally:
         sizing.close()
     launches = launches_for(time_us, _SIZING_MARGIN * replay_ms)
-    return stopwatch.graph(
-        contestant, *split_launches(launches, launches_for(time_us, _GRAPH_MS), stopwatch.sets.count)
-    )
+    split = split_launches(launches, launches_for(time_us, _GRAPH_MS), stopwatch.sets.count)
+    return stopwatch.graph(contestant, *split, warm=warm)
 
 
 def split_launches(launches: int, enough: int, sets: int) -> tuple[int, int]:
@@ -249,20 +267,27 @@ def launches_for(time_us: float, replay_ms: float) -> int:
 
 
 def interleave(
-    timed: Sequence[Timed], rounds: int, rng: random.Random, last: int | None = None
+    timed: Sequence[Timed],
+    rounds: int,
+    rng: random.Random,
+    last: int | None = None,
+    meanwhile: Callable[[], None] = lambda: None,
 ) -> list[tuple[float, ...]]:
     """Times everyone once per round, in a fresh random order each round; drifting clocks then hit all alike.
+
+    Everything is enqueued before anything is waited for, so that the device never stands still between two replays.
 
     Args:
         timed: Contestants.
         rounds: Rounds.
         rng: Source of the orders.
         last: Index that runs last in the last round, so that its outputs can be checked afterwards.
+        meanwhile: Called once all is enqueued: the host has nothing else to do while the device works.
 
     Returns:
         Microseconds per launch, one tuple per contestant in round order.
     """
-    times: list[list[float]] = [[] for _ in timed]
+    under_way: list[list[Finish]] = [[] for _ in timed]
     for round_index in range(rounds):
         order = list(range(len(timed)))
         rng.shuffle(order)
@@ -270,8 +295,9 @@ def interleave(
             order.remove(last)
             order.append(last)
         for index in order:
-            times[index].append(timed[index].time_us())
-    return [tuple(row) for row in times]
+            under_way[index].append(timed[index].begin())
+    meanwhile()
+    return [tuple(finish() for finish in row) for row in under_way]
 
 
 def too_fast(problem: Problem, time_us: float, fraction: float) -> str:

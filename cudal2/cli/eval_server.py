@@ -83,7 +83,7 @@ def run(
     arriving = traffic(arguments, settings.seed)
     require_gpu(arguments.gpu_device_id)
     from cudal2.bench.judge.evaluate import refuse_wrong
-    from cudal2.bench.server.client import SOURCE
+    from cudal2.bench.native import SOURCE
     from cudal2.bench.server.server import ServerRequest, run_server
     from cudal2.build.host import compile_shared
     from cudal2.records.latency import group_servings

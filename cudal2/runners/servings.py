@@ -33,7 +33,7 @@ class Service:
     Attributes:
         settings: Data, workspace, L2 policy.
         traffic: Arrivals.
-        client: ``client.c``, compiled.
+        client: ``native.c``, compiled.
     """
 
     settings: BenchSettings

@@ -15,7 +15,7 @@ pytest.importorskip("nvmath")
 from cudal2.bench.baselines.baseline import LAYOUTS, BothLayouts  # noqa: E402
 from cudal2.bench.baselines.libraries import VendorLibraries  # noqa: E402
 from cudal2.bench.jobs import GpuSession  # noqa: E402
-from cudal2.bench.server.client import SOURCE, kernel_submitter, library_submitter  # noqa: E402
+from cudal2.bench.native import SOURCE, kernel_submitter, library_submitter  # noqa: E402
 from cudal2.bench.server.device import FLUSH_US, ServerDevice  # noqa: E402
 from cudal2.bench.server.server import ServerRequest, run_server  # noqa: E402
 from cudal2.bench.server.traffic import Traffic  # noqa: E402

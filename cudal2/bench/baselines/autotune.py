@@ -244,16 +244,18 @@ class AutoTuner:
         contestant = call.on(self._buffers)
         # The first launch loads the library's kernel; only the next one tells its time.
         contestant.launch(0, self._stopwatch.stream)
-        if self._stopwatch.probe_us(contestant) > limit_us + _ROUGH_OVERHEAD_US:
+        probe_us = self._stopwatch.probe_us(contestant)
+        if probe_us > limit_us + _ROUGH_OVERHEAD_US:
             return None
         # Who keeps up takes about as long as the best; only the first has nothing to go by.
-        likely_us = limit_us / _HOPELESS if math.isfinite(limit_us) else self._stopwatch.estimate_us(contestant)
-        graph = self._stopwatch.graph(contestant, launches_for(likely_us, _SCREEN_MS))
+        likely_us = limit_us / _HOPELESS if math.isfinite(limit_us) else probe_us
+        graph = self._stopwatch.graph(contestant, launches_for(likely_us, _SCREEN_MS), warm=False)
         try:
             first_us = graph.time_us()
             if first_us > limit_us:
                 return first_us
-            return min(first_us, *(graph.time_us() for _ in range(_SCREEN_REPLAYS - 1)))
+            again = [graph.begin() for _ in range(_SCREEN_REPLAYS - 1)]
+            return min(first_us, *(finish() for finish in again))
         finally:
             graph.close()
 

@@ -7,17 +7,22 @@ not timed. Which calls a library has is ``libraries``' business.
 from __future__ import annotations
 
 import dataclasses
+import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
+import numpy as np
 import torch
 
-from cudal2.bench.baselines.cublaslt import GemmExArguments, MatmulArguments
 from cudal2.bench.baselines.enumeration import Algorithm
 from cudal2.bench.inputs import BufferSets, as_math
+from cudal2.bench.native import GemmExArguments, MatmulArguments, Operands, Submitter, library_submitter
 from cudal2.bench.timing import Contestant
+from cudal2.errors import EnvironmentProblemError
 from cudal2.problem import Layout, Problem
+
+logger = logging.getLogger(__name__)
 
 LAYOUTS: tuple[Layout, ...] = ("tn", "nn")
 
@@ -37,6 +42,7 @@ class BothLayouts:
         self.sets = sets
         self._other: torch.Tensor | None = None
         self._pointers: dict[Layout, list[tuple[int, int, int]]] = {}
+        self._operands: dict[Layout, Operands] = {}
         self._tensors: dict[Layout, list[tuple[torch.Tensor, torch.Tensor, torch.Tensor]]] = {}
 
     def pointers(self, layout: Layout) -> list[tuple[int, int, int]]:
@@ -47,6 +53,12 @@ class BothLayouts:
             a, c = ([int(pointer) for pointer in row] for row in (self.sets.a_pointers, self.sets.c_pointers))
             self._pointers[layout] = list(zip(a, b, c, strict=True))
         return self._pointers[layout]
+
+    def operands(self, layout: Layout) -> Operands:
+        """:meth:`pointers` as an array, [sets, 3]."""
+        if layout not in self._operands:
+            self._operands[layout] = np.array(self.pointers(layout), np.uint64)
+        return self._operands[layout]
 
     def tensors(self, layout: Layout) -> list[tuple[torch.Tensor, torch.Tensor, torch.Tensor]]:
         """A, B as stored, and C per set; the same list each time."""
@@ -102,6 +114,18 @@ class BoundCall:
     detail: str
     enqueue: Callable[[int, int, int, int], None]
     addresses: Sequence[tuple[int, int, int]] = field(repr=False)
+    operands: Operands = field(repr=False)
+    arguments: MatmulArguments | GemmExArguments | None = field(default=None, repr=False)
+
+    def submitter(self, stream: int) -> Submitter | None:
+        """How C enqueues it; a handle's stream is the one it was last launched on from Python."""
+        if self.arguments is None:
+            return None
+        try:
+            return library_submitter(self.arguments, self.operands)
+        except EnvironmentProblemError as error:
+            logger.debug("%s is submitted from Python: %s", self.name, error)
+            return None
 
     def launch(self, set_index: int, stream: int) -> None:
         """Enqueues one product."""
@@ -159,7 +183,8 @@ class LibraryCall:
 
     def on(self, buffers: BothLayouts) -> BoundCall:
         """Bound to buffers."""
-        return BoundCall(self.name, self.detail, self.enqueue, buffers.pointers(self.layout))
+        addresses, operands = buffers.pointers(self.layout), buffers.operands(self.layout)
+        return BoundCall(self.name, self.detail, self.enqueue, addresses, operands, self.arguments)
 
     def renamed(self, name: str, detail: str = "") -> LibraryCall:
         """The same call under another name."""

@@ -15,6 +15,7 @@ import numpy as np
 
 from cudal2.bench.baselines.enumeration import Algorithm, Capabilities, Configuration
 from cudal2.bench.baselines.lt_attributes import ALGORITHM_BYTES, LtAttributes
+from cudal2.bench.native import MatmulArguments
 from cudal2.errors import EnvironmentProblemError
 from cudal2.problem import Acc, Dtype, Layout, Problem
 
@@ -99,41 +100,6 @@ def column_major(problem: Problem, layout: Layout) -> ColumnMajor:
     m, n, k = problem.m, problem.n, problem.k
     first = (n, k, n) if layout == "nn" else (k, n, k)
     return ColumnMajor(_OP_N if layout == "nn" else _OP_T, n, m, k, first, (k, m, k), (n, m, n))
-
-
-@dataclass(frozen=True)
-class MatmulArguments:
-    """What ``cublasLtMatmul`` takes besides operands and stream, as addresses, in its order; C and D are one."""
-
-    handle: int
-    desc: int
-    alpha: int
-    first: int
-    second: int
-    beta: int
-    out: int
-    algorithm: int
-    workspace: int
-    workspace_bytes: int
-
-
-@dataclass(frozen=True)
-class GemmExArguments:
-    """What ``cublasGemmEx`` takes besides operands; its stream is the handle's, set by a launch from Python."""
-
-    handle: int
-    alpha: int
-    beta: int
-    op_first: int
-    m: int
-    n: int
-    k: int
-    ld_first: int
-    ld_second: int
-    ld_out: int
-    element: int
-    compute: int
-    algorithm: int
 
 
 class LtMatmul:

@@ -10,8 +10,9 @@ from collections.abc import Callable, Iterator, Sequence
 import torch
 
 from cudal2.bench.baselines.baseline import LAYOUTS, LibraryCall, NotSupportedError, SavedCall
-from cudal2.bench.baselines.cublaslt import ELEMENTS, PRECISIONS, GemmExArguments, LtMatmul, bindings, column_major
+from cudal2.bench.baselines.cublaslt import ELEMENTS, PRECISIONS, LtMatmul, bindings, column_major
 from cudal2.bench.baselines.enumeration import Algorithm, Enumeration
+from cudal2.bench.native import GemmExArguments
 from cudal2.closing import Closing
 from cudal2.launch.driver import LaunchError
 from cudal2.problem import Layout, Problem

@@ -20,7 +20,7 @@ from cudal2.bench.baselines.baseline import (
 )
 from cudal2.bench.baselines.libraries import VendorLibraries, library_errors
 from cudal2.bench.context import ProblemContext
-from cudal2.bench.correctness import CheckResult, check_sample
+from cudal2.bench.correctness import Aftermath, CheckResult
 from cudal2.bench.device import Clocks
 from cudal2.bench.foreign.process import ForeignError
 from cudal2.bench.judge.final import Entrant, Prepared, Visitor
@@ -133,13 +133,12 @@ class DevicePrepared:
     def recheck(self) -> CheckResult:
         """One more replay from poisoned outputs: every one must be written, and a sample of one must be right."""
         sets, seed = self._context.sets, self._context.settings.seed
+        used = self._graph.sets_used
+        aftermath = Aftermath(sets, used, seed % used, seed)
         sets.poison()
         self._graph.run_once()
-        unwritten = sets.unwritten(self._graph.sets_used)
-        if unwritten:
-            reason = f"after timing, {unwritten} of {self._graph.sets_used} outputs hold NaN or were not written"
-            return CheckResult(False, None, reason)
-        return check_sample(sets, seed % self._graph.sets_used, seed)
+        aftermath.look()
+        return aftermath.result()
 
     def close(self) -> None:
         """Gives the graph back."""

@@ -10,15 +10,8 @@ from cuda.bindings import driver as cuda
 
 from cudal2.bench.context import ProblemContext
 from cudal2.bench.inputs import set_bytes
-from cudal2.bench.server.client import (
-    DRIVER,
-    Between,
-    NativeClient,
-    Operands,
-    Submitter,
-    driver_function,
-    launch_submitter,
-)
+from cudal2.bench.native import Operands, Submitter, driver_function, launch_submitter
+from cudal2.bench.server.client import DRIVER, Between, NativeClient
 from cudal2.launch.driver import Graph, check
 from cudal2.launch.empty import EmptyKernel
 from cudal2.records.measurement import State
@@ -45,7 +38,7 @@ class ServerDevice:
     """A context manager over the client, its events and graphs.
 
     Args:
-        library: ``client.c``, compiled.
+        library: ``native.c``, compiled.
         context: The problem's buffers; its stream is the one served.
         l2_bytes: L2 of the device.
     """

@@ -24,16 +24,9 @@ from cudal2.bench.context import ProblemContext
 from cudal2.bench.correctness import check_sample
 from cudal2.bench.judge.arena import DeviceArena, RefusedError, baseline_entrants, our_entrants, refusals, tune
 from cudal2.bench.judge.final import Entrant, Failure
+from cudal2.bench.native import Operands, Submitter, kernel_submitter, library_submitter
 from cudal2.bench.rounds import shuffled_order
-from cudal2.bench.server.client import (
-    NativeClient,
-    Operands,
-    Served,
-    Submitter,
-    kernel_submitter,
-    library_submitter,
-    python_submitter,
-)
+from cudal2.bench.server.client import NativeClient, Served, python_submitter
 from cudal2.bench.server.device import ServerDevice
 from cudal2.bench.server.traffic import Traffic
 from cudal2.bench.worker import Worker
@@ -63,7 +56,7 @@ class ServerRequest:
         candidates: Configurations of ours and their cubins; they launch without PDL, which means nothing alone.
         settings: Seed, workspace, L2 policy.
         traffic: Arrivals.
-        client: ``client.c``, compiled.
+        client: ``native.c``, compiled.
     """
 
     problem: Problem
@@ -188,7 +181,7 @@ class _Service:
         return python_submitter(lambda index: bound.launch(index, stream), refusing, self._operands(buffers))
 
     def _operands(self, buffers: BothLayouts, layout: Layout | None = None) -> Operands:
-        return np.array(buffers.pointers(layout or self._request.problem.layout), np.uint64)
+        return buffers.operands(layout or self._request.problem.layout)
 
     def _order(self, index: int, warmup: bool = False) -> list[str]:
         names = sorted(set(self._submitters) - set(self._failures))

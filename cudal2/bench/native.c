@@ -1,7 +1,9 @@
-/* The client of server mode: waits for an arrival, submits, waits for the completion. No Python in between.
+/* Submits launches with no Python in between: many in a row while a graph is captured, and in server mode one per
+ * arrival, by a client that waits for the arrival, submits, and waits for the completion.
  *
  * Links to nothing of CUDA: functions of the driver and of the libraries come in as pointers, their objects as opaque
- * addresses, so that no header is needed and a test can stand in for all of them. native.py mirrors the structs.
+ * addresses, so that no header is needed and a test can stand in for all of them. native.py and server/client.py mirror
+ * the structs.
  * A status is what the called function returned; 0 is success everywhere.
  */
 #include <stddef.h>
@@ -38,6 +40,21 @@ typedef int (*EncodeTiled)(void *map, int dtype, uint32_t rank, void *address, c
                            const uint64_t *strides, const uint32_t *box, const uint32_t *element_strides,
                            int interleave, int swizzle, int l2_promotion, int fill);
 typedef int (*LaunchKernel)(const void *config, void *function, void **params, void **extra);
+
+/* Ours with all parameters made beforehand, one pointer to a struct per buffer set. */
+typedef struct {
+    LaunchKernel launch;
+    const void *config; /* CUlaunchConfig; the stream is in it */
+    void *function;
+    void **params;
+} Bound;
+
+int cudal2_submit_bound(void *state, uint32_t set, const Operands *operands, void *stream)
+{
+    const Bound *bound = state;
+    (void)operands, (void)stream;
+    return bound->launch(bound->config, bound->function, bound->params + set, NULL);
+}
 
 typedef struct {
     void *map; /* where in the kernel's parameters, 64-byte aligned; NULL if this operand has none */
@@ -125,6 +142,18 @@ int cudal2_submit_gemm(void *state, uint32_t set, const Operands *operands, void
                    g->algorithm);
 }
 
+/* `count` launches that rotate over the buffer sets, none of them waited for. */
+int cudal2_enqueue(const Contestant *contestant, uint32_t count, uint32_t sets, void *stream)
+{
+    for (uint32_t index = 0; index < count; ++index) {
+        const uint32_t set = index % sets;
+        int status = contestant->submit(contestant->state, set, &contestant->sets[set], stream);
+        if (status)
+            return status;
+    }
+    return 0;
+}
+
 /* ---- the client ----------------------------------------------------------------------------------------------- */
 
 typedef struct {
@@ -146,8 +175,9 @@ typedef struct {
     const char *failed;                /* what returned the status that is not 0 */
 } Client;
 
-/* For the mirror in native.py: a field that only one side has would move all behind it. */
-const uint32_t cudal2_sizes[] = {sizeof(Client), sizeof(Contestant), sizeof(Kernel), sizeof(Matmul), sizeof(Gemm)};
+/* For the mirrors in Python: a field that only one side has would move all behind it. */
+const uint32_t cudal2_sizes[] = {sizeof(Client), sizeof(Contestant), sizeof(Kernel), sizeof(Matmul), sizeof(Gemm),
+                                 sizeof(Bound)};
 
 /* CLOCK_MONOTONIC: read without a system call everywhere, and slewed by less than 0.05 %. */
 uint64_t cudal2_now(void)
