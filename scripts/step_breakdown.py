@@ -1,14 +1,15 @@
-"""Says where the milliseconds of a search step go on this machine's GPU, in the searching and the measuring process.
+"""Says where the time of search steps and of judgements goes on this machine's GPU, process by process.
 
-    python scripts/step_breakdown.py [--shapes M_N_K ...] [--candidates N]
+    python scripts/step_breakdown.py [--shapes M_N_K ...] [--candidates N] [--judge M_N_K ...]
 
 Functions along the path of a step are wrapped by a stopwatch of their own (well under 1 us each): a row is one
 function's time without that of the other rows inside it. Then what the driver takes for parts of a graph, and what
-surrounds a replay.
+surrounds a replay. Then the same for every job of judgements of some shapes together, and when each began and ended.
 """
 
 from __future__ import annotations
 
+import functools
 import statistics
 import sys
 import time
@@ -18,19 +19,28 @@ from typing import Any
 
 import numpy as np
 
-from cudal2.bench.jobs import Candidate
+from cudal2.bench.jobs import Candidate, GpuSession
+from cudal2.bench.judge.judge import FinalRequest, judge
+from cudal2.bench.worker import Worker
 from cudal2.build.artifact import BuiltKernel
+from cudal2.build.cache import BuildCache, resolve_toolchain
+from cudal2.build.pool import BuildPool
 from cudal2.cli import arguments as shared
 from cudal2.cli.backend import require_gpu
 from cudal2.cli.main import guarded
 from cudal2.codegen import build_key
 from cudal2.problem import Problem
+from cudal2.records.recording import bundled_recording, read_records
+from cudal2.runners.finals import best_configs, build_plan
 from cudal2.runners.local import LocalRunner
 from cudal2.settings import BenchSettings
 from cudal2.space.space import SearchSpace
 
 #: Of the grid, with few and many launches per replay, and few and many buffer sets.
 SHAPES = ("64_512_64", "256_1024_128", "512_4096_4096")
+#: Of the recorded ones, with floors of 2 to 33 us.
+JUDGED = ("64_512_64", "64_4096_64", "1024_2048_1024", "256_12288_4096")
+_ROWS = 16
 
 
 class Spans:
@@ -38,6 +48,7 @@ class Spans:
 
     def __init__(self) -> None:
         """Wraps nothing yet."""
+        self.answer: Any = None
         self.clear()
 
     def clear(self) -> None:
@@ -67,6 +78,12 @@ class Spans:
         timed.spanned = True  # type: ignore[attr-defined]
         setattr(owner, name, timed)
 
+    def wrap_call(self, function: Callable[..., Any], *arguments: Any) -> None:
+        """Calls a function; what none of the others took is "everything else", its answer is kept."""
+        started = time.perf_counter()
+        self.answer = function(*arguments)
+        self.own_s["everything else"] += time.perf_counter() - started - self._inner[0]
+
     def rows(self, steps: int) -> list[str]:
         """Milliseconds and calls per step, longest first."""
         total = sum(self.own_s.values())
@@ -86,6 +103,7 @@ def main() -> None:
     parser.add_argument("--candidates", type=shared.positive, default=24, help="search steps per shape (default 24)")
     parser.add_argument("--device", type=shared.index, default=0, help="which GPU (default 0)")
     shared.add_cache(parser)
+    parser.add_argument("--judge", nargs="*", default=list(JUDGED), metavar="M_N_K", help="recorded shapes to judge")
     arguments = parser.parse_args()
     require_gpu(arguments.device)
     problems = [Problem.parse(mnk) for mnk in arguments.shapes]
@@ -93,6 +111,8 @@ def main() -> None:
     with LocalRunner(SearchSpace(), problems, device_index=arguments.device, cache=cache) as runner:
         for problem in problems:
             print("\n".join(step_rows(runner, problem, arguments.candidates)), flush=True)
+    if arguments.judge:
+        print("\n".join(judgement_rows([Problem.parse(mnk) for mnk in arguments.judge], cache, arguments.device)))
 
 
 def step_rows(runner: LocalRunner, problem: Problem, count: int) -> list[str]:
@@ -117,19 +137,137 @@ def step_rows(runner: LocalRunner, problem: Problem, count: int) -> list[str]:
         if isinstance(built := results[build_key(config, problem.acc, problem.layout)], BuiltKernel)
     ][:2]
     costs = runner.worker.call(driver_costs, candidates, runner.settings)
+    firsts = [row.times_us[0] / statistics.median(row.times_us[1:]) for row in good]
     head = (
-        f"{problem.mnk}: {each_ms:.2f} ms a step, {len(good)} of {count} right, replays of the candidate "
-        f"{kernels_ms:.2f} ms, shortest {min(replay_ms):.3f} ms, launches {good[0].launches}"
+        f"{problem.mnk}: {each_ms:.2f} ms a step, {len(good)} of {count} right, {good[0].launches} launches, "
+        f"five replays {kernels_ms:.2f} ms, shortest {min(replay_ms):.3f} ms, "
+        f"the first over the median of the others {statistics.median(firsts):.4f}, at most {max(firsts):.4f}"
     )
     return [head, " the searching process:", *parent, " the measuring process:", *child, " parts:", *costs]
+
+
+class SpannedSession(GpuSession):
+    """A child's state that keeps what making it took."""
+
+    def __init__(self, device_index: int) -> None:
+        """As that of its base."""
+        self.began = time.monotonic()
+        wrap_session()
+        SPANS.clear()
+        SPANS.wrap_call(super().__init__, device_index)
+        self.rows = SPANS.rows(1)
+
+
+class SpannedWorker(Worker):
+    """A worker that keeps when each job ran and what it did."""
+
+    made = 0
+    jobs: list[str] = []  # noqa: RUF012 - one list for all of them
+    began = 0.0
+
+    def __init__(self, device_index: int, deadline_s: float = 10.0, *_: Any) -> None:
+        """Numbered as they are made."""
+        super().__init__(device_index, deadline_s, SpannedSession)
+        self._number = SpannedWorker.made
+        SpannedWorker.made += 1
+        self._process.call = functools.partial(self._spanned, self._process.call)  # type: ignore[method-assign]
+
+    def sibling(self) -> Worker:
+        """Another one."""
+        return SpannedWorker(*self._made_of)
+
+    def _spanned(self, call: Callable[..., Any], job: Callable[..., Any], *arguments: Any, deadline_s: float) -> Any:
+        """Runs the job with its functions wrapped, and keeps a line for it and one for each function."""
+        fresh = not self._process.running
+        started = time.monotonic()
+        answer, rows, session_began, session_rows = call(spanned, job, *arguments, deadline_s=deadline_s)
+        span = f"{started - SpannedWorker.began:.2f}-{time.monotonic() - SpannedWorker.began:.2f} s"
+        if fresh:
+            made = (
+                f"process {self._number}: its session began {1e3 * (session_began - started):.0f} ms after it was asked"
+            )
+            SpannedWorker.jobs += [made, *session_rows]
+        SpannedWorker.jobs += [f"process {self._number}: {job.__name__} {arguments[0].problem.mnk} {span}", *rows]
+        return answer
+
+
+def spanned(session: Any, job: Callable[..., Any], *arguments: Any) -> tuple[Any, list[str], float, list[str]]:
+    """Job: another job's answer and the rows of its functions, then those of the session."""
+    wrap_child(session)
+    wrap_judge()
+    SPANS.clear()
+    SPANS.wrap_call(job, session, *arguments)
+    return SPANS.answer, SPANS.rows(1)[: _ROWS + 1], session.began, session.rows
+
+
+def wrap_session() -> None:
+    """What making a child's state does."""
+    import torch
+
+    from cudal2.bench import jobs
+
+    for owner, name in (
+        (torch.cuda, "is_available"),
+        (torch.cuda, "device_count"),
+        (torch.cuda, "set_device"),
+        (torch.cuda, "set_stream"),
+        (jobs, "ensure_context"),
+        (jobs, "describe"),
+        (jobs, "Clocks"),
+    ):
+        SPANS.wrap(owner, name)
+
+
+def judgement_rows(problems: Sequence[Problem], cache: BuildCache, device: int) -> list[str]:
+    """The jobs of judgements of all shapes together."""
+    best = best_configs(read_records(bundled_recording()).measurements, 2)
+    settings, began = BenchSettings(), []
+    with BuildPool(cache, resolve_toolchain(cache, SearchSpace().arch)) as pool, SpannedWorker(device) as worker:
+        built = build_plan(pool, [(problem, best[problem]) for problem in problems])
+        requests = [
+            FinalRequest(problem, tuple((one, built[problem, one]) for one in best[problem]), settings, (False, True))
+            for problem in problems
+        ]
+        SpannedWorker.began = time.monotonic()
+        for judgement in judge(worker, requests):
+            began.append(f"{judgement.request.problem.mnk} at {time.monotonic() - SpannedWorker.began:.2f} s")
+        seconds = time.monotonic() - SpannedWorker.began
+    return [f"{len(problems)} shapes judged in {seconds:.2f} s: {', '.join(began)}", *SpannedWorker.jobs]
+
+
+def wrap_judge() -> None:
+    """What the jobs of a judgement do besides."""
+    from cudal2.bench import context, correctness, inputs
+    from cudal2.bench.baselines import autotune, baseline, cublaslt, libraries
+    from cudal2.bench.judge import arena
+
+    for owner, name, label in (
+        (context.ProblemContext, "__init__", "context: data, answers"),
+        (libraries.VendorLibraries, "__init__", "libraries: handles"),
+        (libraries.VendorLibraries, "close", "libraries: close"),
+        (libraries.VendorLibraries, "cublaslt", "libraries: heuristic"),
+        (libraries.VendorLibraries, "enumerated", "enumerate: capabilities"),
+        (cublaslt.LtMatmul, "configured", "enumerate: check"),
+        (autotune.AutoTuner, "_short_us", "tune: screen"),
+        (autotune.AutoTuner, "_is_right", "tune: is right"),
+        (autotune.AutoTuner, "_compare", "tune: compare"),
+        (autotune.AutoTuner, "_explore", "tune: explore"),
+        (autotune.AutoTuner, "choose", "tune: choose"),
+        (baseline.BothLayouts, "_transposed", "transpose"),
+        (cublaslt, "bindings", "import nvmath"),
+        (libraries, "bindings", "import nvmath"),
+        (correctness.Checks, "__init__", "context: answers"),
+        (inputs.BufferSets, "__init__", "context: buffers"),
+        (arena.DeviceArena, "check", "check: rest"),
+        (arena.DeviceArena, "prepare", "prepare"),
+        (arena.DevicePrepared, "recheck", "recheck"),
+    ):
+        SPANS.wrap(owner, name, label)
 
 
 def wrap_parent() -> None:
     """What the searching process does."""
     from cudal2.bench.isolation import IsolatedProcess
-    from cudal2.bench.worker import Worker
-    from cudal2.build.cache import BuildCache
-    from cudal2.build.pool import BuildPool
 
     SPANS.wrap(LocalRunner, "run", "everything else")
     SPANS.wrap(SearchSpace, "explain")
