@@ -7,7 +7,7 @@ import pytest
 
 from cudal2.problem import Problem
 from cudal2.settings import SpaceSettings, load_space
-from cudal2.space.masks import PrefixMasks, is_in
+from cudal2.space.masks import PrefixMasks, is_in, shortened
 from cudal2.space.space import SearchSpace
 
 FULL = SearchSpace()
@@ -85,6 +85,14 @@ def test_action_masks_are_the_values_some_legal_configuration_has() -> None:
     legal = np.stack(np.unravel_index(SMALL.legal_flat(problem), SMALL.dims), axis=-1)
     expected = [value in legal[:, axis] for axis, size in enumerate(SMALL.dims) for value in range(size)]
     assert PrefixMasks(SMALL.dims, SMALL.legal_flat(problem)).action_masks().tolist() == expected
+
+
+def test_shortened_is_numpys_unique() -> None:
+    rng = np.random.default_rng(5)
+    for size in (0, 1, 40):
+        prefixes = np.unique(rng.integers(100, size=size))
+        for mine, expected in zip(shortened(prefixes, 7), np.unique(prefixes // 7, return_inverse=True), strict=True):
+            assert np.array_equal(mine, expected)
 
 
 def test_is_in_is_numpys_isin() -> None:

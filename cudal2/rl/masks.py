@@ -16,15 +16,16 @@ from numpy.typing import NDArray
 from cudal2.errors import NothingValidError, UsageError
 from cudal2.problem import Problem
 from cudal2.search.analytic import log_weights
-from cudal2.space.masks import is_in
+from cudal2.space.masks import is_in, shortened
 from cudal2.space.space import SearchSpace
 
 Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
 Floats = NDArray[np.float32]
 
-#: Numbers of all problems held at once, in bytes; the least recently used problem makes room.
-ARENA_BYTES = 2**30
+#: Numbers of all problems held at once, in bytes; the least recently used problem makes room. A problem of a space with
+#: several hundred million configurations takes about 20 MB, and a batch of 128 environments as many problems.
+ARENA_BYTES = 2**32
 
 
 class MaskBank:
@@ -116,7 +117,8 @@ class MaskBank:
         wanted = np.unique(index).tolist()
         if len(wanted) > len(self._arena):
             raise UsageError(
-                f"a batch of {len(wanted)} problems exceeds the {len(self._arena)} masks held at once: lower batch_size"
+                f"a batch of {len(wanted)} problems exceeds the {len(self._arena)} masks held at once: lower n_envs "
+                "and batch_size, train on fewer shapes, or narrow the space"
             )
         for problem in wanted:
             if self._slots[problem] < 0:
@@ -160,7 +162,7 @@ class MaskBank:
 def _possible(space: SearchSpace, problems: Sequence[Problem]) -> Ints:
     """Flat indices of what is legal for some size, over the accumulators and layouts of the problems."""
     kinds = {(problem.acc, problem.layout, problem.dtype): problem for problem in problems}
-    return np.unique(np.concatenate([space.possible_flat(problem) for problem in kinds.values()]))
+    return shortened(np.sort(np.concatenate([space.possible_flat(problem) for problem in kinds.values()])), 1)[0]
 
 
 def _trie(leaves: Ints, dims: Sequence[int]) -> tuple[list[Ints], list[Ints]]:
@@ -169,13 +171,12 @@ def _trie(leaves: Ints, dims: Sequence[int]) -> tuple[list[Ints], list[Ints]]:
     Nodes of a level are numbered by ascending prefix. A value that leads nowhere points at the level's last node, which
     itself leads nowhere.
     """
-    children, parents, above = [], [], np.zeros(1, np.int64)
-    for axis, size in enumerate(dims):
-        prefixes = np.unique(leaves // int(np.prod(dims[axis + 1 :])))
-        parent = np.searchsorted(above, prefixes // size)
-        table = np.full((len(above) + 1, size), len(prefixes), np.int64)
-        table[parent, prefixes % size] = np.arange(len(prefixes))
+    children, parents = [], []
+    for size in reversed(dims):
+        above, parent = shortened(leaves, size)
+        table = np.full((len(above) + 1, size), len(leaves), np.int64)
+        table[parent, leaves % size] = np.arange(len(leaves))
         children.append(table)
         parents.append(parent)
-        above = prefixes
-    return children, parents
+        leaves = above
+    return children[::-1], parents[::-1]

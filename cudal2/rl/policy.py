@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from cudal2.rl import observation
 from cudal2.rl.masks import MaskBank
+from cudal2.space.masks import shortened
 
 #: Width of the hidden layer of each head.
 HEAD_WIDTH = 32
@@ -158,7 +159,7 @@ class AutoregressivePolicy(ActorCriticPolicy):
         """Up the tree of prefixes for the prior of each, then down it, adding each level to its parents'."""
         levels = []
         for size in reversed(self.dims):
-            prefixes, parent = np.unique(candidates // size, return_inverse=True)
+            prefixes, parent = shortened(candidates, size)
             prior = np.full((len(prefixes), size), -np.inf, np.float32)
             prior[parent, candidates % size] = np.log(weights)
             levels.append((prefixes, parent, candidates % size, prior))

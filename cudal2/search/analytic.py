@@ -49,6 +49,8 @@ ABSENT: dict[str, Any] = {
     "persistent": False,
 }
 
+#: Configurations estimated at once.
+CHUNK = 2**16
 #: Configurations handed to the runner at once.
 BATCH = 16
 
@@ -133,13 +135,22 @@ def _memory_us(
 
 def rank(space: SearchSpace, problem: Problem, candidates: NDArray[np.int64]) -> NDArray[np.int64]:
     """The candidates (flat indices), fastest estimate first; ties by index."""
-    return candidates[np.argsort(predict_us(columns_of(space, candidates), problem, space.arch), kind="stable")]
+    return candidates[np.argsort(_predicted_us(space, problem, candidates), kind="stable")]
 
 
 def log_weights(space: SearchSpace, problem: Problem, candidates: NDArray[np.int64]) -> Floats:
     """Logarithm of each candidate's prior weight; the best estimate has 0."""
-    log_us = np.log(predict_us(columns_of(space, candidates), problem, space.arch))
+    log_us = np.log(_predicted_us(space, problem, candidates))
     return np.asarray(np.maximum((log_us.min() - log_us) / PRIOR_TEMPERATURE, PRIOR_LOG_FLOOR))
+
+
+def _predicted_us(space: SearchSpace, problem: Problem, candidates: NDArray[np.int64]) -> Floats:
+    """:func:`predict_us` of flat indices, part by part: all columns of millions at once would take gigabytes."""
+    predicted = np.empty(len(candidates))
+    for start in range(0, len(candidates), CHUNK):
+        part = slice(start, start + CHUNK)
+        predicted[part] = predict_us(columns_of(space, candidates[part]), problem, space.arch)
+    return predicted
 
 
 def columns_of(space: SearchSpace, flat: NDArray[np.int64]) -> dict[str, NDArray[Any]]:

@@ -16,6 +16,21 @@ def is_in(values: NDArray[np.int64], ascending: NDArray[np.int64]) -> NDArray[np
     return np.asarray(ascending.take(np.searchsorted(ascending, values), mode="clip") == values)
 
 
+def shortened(prefixes: NDArray[np.int64], size: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Takes the last axis from distinct prefixes, given as ascending flat indices over their axes.
+
+    Args:
+        prefixes: The prefixes.
+        size: Number of values of their last axis.
+
+    Returns:
+        The prefixes without it, distinct and ascending, and which of these each given one extends.
+    """
+    shorter = prefixes // size
+    first = np.append(True, shorter[1:] != shorter[:-1])[: len(shorter)]
+    return shorter[first], np.cumsum(first) - 1
+
+
 class PrefixMasks:
     """Masks of one problem: the prefix trie of its legal configurations.
 
@@ -28,7 +43,7 @@ class PrefixMasks:
         self.dims = tuple(dims)
         levels = [legal]
         for size in self.dims[:0:-1]:
-            levels.append(np.unique(levels[-1] // size))
+            levels.append(shortened(levels[-1], size)[0])
         self._levels = tuple(reversed(levels))
 
     def mask(self, prefix: NDArray[Any]) -> NDArray[np.bool_]:
