@@ -279,7 +279,7 @@ def test_space_shows_the_axes_that_a_narrowing_leaves(run) -> None:
     lines = stdout.splitlines()
     assert code == 0 and len(lines) == 1 + len(SM90_WS_AXES)
     assert lines[1].split()[:3] == ["tile_m", "128,", "256"] and "rows of C per CTA tile" in lines[1]
-    assert sum("run time" in line for line in lines) == 3
+    assert sum("run time" in line for line in lines) == 4
 
 
 def test_a_missing_extra_names_the_command(run, monkeypatch: pytest.MonkeyPatch) -> None:

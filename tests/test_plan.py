@@ -11,6 +11,8 @@ import numpy as np
 import pytest
 
 from cudal2.launch.plan import (
+    EVICT_FIRST,
+    EVICT_NORMAL,
     MAP_WORDS,
     MMA_PARAMS,
     MMA_PARAMS_BYTES,
@@ -29,6 +31,7 @@ from cudal2.space.config import KernelConfig, Sm80MmaConfig, Sm90WsConfig
 COOP = Sm90WsConfig(128, 256, 64, 4, "coop", 2, 2, 1, 1, "tma", 1, "m", 8, True)
 ONE_PER_TILE = replace(COOP, persistent=False)
 SPLIT = Sm90WsConfig(64, 96, 128, 4, "coop", 1, 1, 1, 4, "direct", 1, "n", 1, False)
+SMALL = Sm90WsConfig(64, 64, 64, 2, "coop", 1, 1, 1, 1, "direct", 1, "m", 1, False)
 
 
 def test_boxes_of_a_multicast_cluster_are_slices() -> None:
@@ -90,14 +93,15 @@ def test_the_struct_is_the_one_the_kernel_declares(file: str, name: str, struct_
     assert body is not None
     declared = []
     for line in body[1].splitlines():
-        match = re.match(r"\s*(TensorMap|(?:const )?void\*|int32_t) ([\w, ]+);", line)
+        match = re.match(r"\s*(TensorMap|(?:const )?void\*|int32_t|uint64_t) ([\w, ]+);", line)
         if match:
             declared += [(match[1], name.strip()) for name in match[2].split(",")]
-    sizes = {"TensorMap": 128, "void*": 8, "const void*": 8, "int32_t": 4}
+    sizes = {"TensorMap": 128, "void*": 8, "const void*": 8, "int32_t": 4, "uint64_t": 8}
     offset = 0
     for kind, field in declared:
         assert struct_of.fields is not None
         dtype, at = struct_of.fields[field][:2]
+        offset += -offset % min(sizes[kind], 8)
         assert (at, dtype.itemsize) == (offset, sizes[kind]), field
         offset += sizes[kind]
     assert [field for _, field in declared] == list(struct_of.names or ())
@@ -127,6 +131,26 @@ def test_maps_carry_the_type_of_the_elements() -> None:
     assert replace(plans[0], a=None, b=None, c=None) == replace(plans[1], a=None, b=None, c=None)
 
 
+def test_what_is_fetched_ahead_is_what_the_axis_the_problem_and_the_l2_allow() -> None:
+    deep = replace(SPLIT, l2_prefetch=64)
+    steps = -(-4096 // SPLIT.tile_k) // SPLIT.split_k
+    assert plan_launch(SPLIT, Problem(64, 64, 4096), 132).scalars["prefetch"] == 0
+    assert plan_launch(replace(SPLIT, l2_prefetch=2), Problem(64, 64, 4096), 132).scalars["prefetch"] == 2
+    assert plan_launch(deep, Problem(64, 64, 4096), 132).scalars["prefetch"] == min(64, steps)
+    assert plan_launch(deep, Problem(2**16, 2**16, 4096), 132).scalars["prefetch"] == 1
+
+
+@pytest.mark.parametrize(
+    ("problem", "streamed"),
+    [(Problem(64, 4096, 256), "hint_b"), (Problem(4096, 64, 256), "hint_a"), (Problem(4096, 4096, 256), None)],
+    ids=str,
+)
+def test_an_operand_that_is_read_once_leaves_the_l2_first(problem: Problem, streamed: str | None) -> None:
+    scalars = plan_launch(SMALL, problem, 132).scalars
+    for name in ("hint_a", "hint_b"):
+        assert scalars[name] == (EVICT_FIRST if name == streamed else EVICT_NORMAL)
+
+
 def test_packed_structs_and_their_pointers() -> None:
     plan = plan_launch(SPLIT, Problem(65, 24, 4096), 132)
     count = 3
@@ -144,7 +168,7 @@ def test_packed_structs_and_their_pointers() -> None:
     assert struct.unpack_from("<16Q", raw, 128) == tuple(range(2032, 2048))
     assert raw[256:384] == bytes(128)  # no map of C for the direct epilogue
     assert struct.unpack_from("<Q8i", raw, 384) == (0x7F0000002000, 65, 24, 4096, 24, 2, 1, 1, 1)
-    assert raw[424:] == bytes(24)
+    assert struct.unpack_from("<iiQQ", raw, 424) == (0, 0, EVICT_FIRST, EVICT_NORMAL)
     pointer = ctypes.c_uint64.from_address(sets.kernel_params(2)).value
     assert pointer == base + 2 * PARAMS_BYTES
 

@@ -52,6 +52,7 @@ REFUSALS = [
     ("size", {}, Problem(2**31 - 8, 2**31 - 8, 4096), ["2147483640_2147483640_4096", "CTAs", "2147483647"]),
     ("stages_depth", {}, Problem(512, 512, 128), ["4 stages", "the 2", "k = 128"]),
     ("stages_depth", {"split_k": 8, "epilogue": "direct"}, Problem(512, 512, 1536), ["4 stages", "the 3"]),
+    ("prefetch_depth", {"l2_prefetch": 64, "stages": 2}, Problem(512, 512, 128), ["2 K tiles", "k = 128", "64 is one"]),
     ("raster_single", {"raster": "n"}, Problem(128, 4096, 512), ["1 x 32 cluster tiles", "raster m group 1"]),
     ("group_too_big", {"group": 4}, Problem(512, 4096, 512), ["group 4", "all 4", "along m", "raster n group 1"]),
     ("persistent_single_wave", {"persistent": True}, Problem(1024, 2048, 512), ["128 clusters", "wave of 132"]),
@@ -108,6 +109,9 @@ LIMITS = [
     ("raster_single", {"raster": "n"}, Problem(129, 136, 512), Problem(128, 136, 512)),
     ("group_too_big", {"group": 4}, Problem(513, 512, 512), Problem(512, 512, 512)),
     ("group_too_big", {"group": 4, "raster": "n", "cluster_n": 2}, Problem(512, 1032, 512), Problem(512, 1024, 512)),
+    ("prefetch_depth", {"l2_prefetch": 64, "stages": 2}, Problem(512, 512, 136), Problem(512, 512, 128)),
+    # 24 MiB hold three times the rows of A and B of a K tile, or not quite.
+    ("prefetch_depth", {"l2_prefetch": 64}, Problem(2**15, 2**15, 512), Problem(2**15 + 1, 2**15, 512)),
     ("size", {}, Problem(2**31 - 128, 64, 512), Problem(2**31 - 127, 64, 512)),
 ]
 

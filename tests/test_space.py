@@ -60,7 +60,7 @@ def test_axes_are_the_fields_of_a_configuration() -> None:
     config = FULL.decode([0] * len(FULL.dims))
     assert {axis.name for axis in SM90_WS_AXES} == set(asdict(config))
     run_time = [axis.name for axis in SM90_WS_AXES if not axis.compile_time]
-    assert run_time == ["raster", "group", "persistent"]
+    assert run_time == ["raster", "group", "persistent", "l2_prefetch"]
     assert FULL.total == math.prod(len(axis.values) for axis in SM90_WS_AXES)
 
 
@@ -211,7 +211,7 @@ def test_neighbours_are_all_legal_single_steps() -> None:
 
 @pytest.mark.parametrize("problem", [Problem(640, 384, 512), Problem(64, 1280, 256), Problem(2176, 960, 128)], ids=str)
 def test_legal_configurations_launch_differently_and_duplicates_have_a_legal_twin(problem: Problem) -> None:
-    """Two configurations are duplicates if they share a cubin, a grid and a tile order."""
+    """Two configurations are duplicates if they share a cubin, a grid, a tile order and what is fetched ahead."""
     space = SearchSpace(
         settings=SpaceSettings(
             axes={"tile_m": (64, 128), "tile_n": (64, 160), "tile_k": (64,), "stages": (2,), "epilogue": ("direct",)}
@@ -221,7 +221,7 @@ def test_legal_configurations_launch_differently_and_duplicates_have_a_legal_twi
     for config in space.enumerate(problem):
         seen[_launch(config, problem)].append(config)
     assert max(map(len, seen.values())) == 1
-    duplicate_rules = ("raster_single", "group_too_big", "persistent_single_wave")
+    duplicate_rules = ("raster_single", "group_too_big", "persistent_single_wave", "prefetch_depth")
     judged = 0
     for flat in np.random.default_rng(0).permutation(space.total)[:4000].tolist():
         config = space.from_flat(flat)
@@ -234,7 +234,8 @@ def test_legal_configurations_launch_differently_and_duplicates_have_a_legal_twi
 
 def _launch(config: KernelConfig, problem: Problem) -> tuple[object, ...]:
     grid = geometry.grid_ctas(config, problem.m, problem.n, SM90.sm_count)
-    return config.build_name, grid, tuple(_tile_order(config, problem))
+    fetched = geometry.prefetch_tiles(config, problem.m, problem.n, problem.k)
+    return config.build_name, grid, fetched, tuple(_tile_order(config, problem))
 
 
 def _tile_order(config: KernelConfig, problem: Problem) -> list[tuple[int, int]]:

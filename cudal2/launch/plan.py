@@ -23,6 +23,8 @@ PARAMS_BYTES = 448
 MMA_PARAMS_BYTES = 64
 PARAMS_ALIGNMENT = 64
 MAP_WORDS = 16
+#: Cache policies as ``createpolicy.fractional`` encodes them (CuTe, ``TMA::CacheHintSm90``).
+EVICT_NORMAL, EVICT_FIRST = 0x1000000000000000, 0x12F0000000000000
 
 Words: TypeAlias = NDArray[np.uint64]
 
@@ -30,9 +32,9 @@ _SCALARS = ["m", "n", "k", "ldc", "tiles_m", "tiles_n", "raster_n", "group"]
 #: ``GemmParams``; the tensor maps are opaque words.
 PARAMS: np.dtype[np.void] = np.dtype(
     {
-        "names": ["a", "b", "c", "c_ptr", *_SCALARS],
-        "formats": [("<u8", MAP_WORDS)] * 3 + ["<u8"] + ["<i4"] * len(_SCALARS),
-        "offsets": [0, 128, 256, 384, *range(392, 424, 4)],
+        "names": ["a", "b", "c", "c_ptr", *_SCALARS, "prefetch", "hint_a", "hint_b"],
+        "formats": [("<u8", MAP_WORDS)] * 3 + ["<u8"] + ["<i4"] * (len(_SCALARS) + 1) + ["<u8"] * 2,
+        "offsets": [0, 128, 256, 384, *range(392, 428, 4), 432, 440],
         "itemsize": PARAMS_BYTES,
     }
 )
@@ -119,11 +121,22 @@ def _plan_sm90_ws(config: Sm90WsConfig, problem: Problem, sm_count: int) -> Laun
         cluster=sm90_ws.cluster_size(config),
         smem_bytes=sm90_ws.smem_bytes(config),
         struct=PARAMS,
-        scalars=_scalars(problem, sm90_ws.cluster_tiles(config, m, n), config.raster, config.group),
+        scalars=_scalars(problem, sm90_ws.cluster_tiles(config, m, n), config.raster, config.group)
+        | {"prefetch": sm90_ws.prefetch_tiles(config, m, n, k)}
+        | _hints(config, problem),
         a=MapSpec(k, m, 64, config.tile_m // config.cluster_n, problem.dtype),
         b=_b_spec(config, problem),
         c=MapSpec(n, m, sm90_ws.store_columns(config), 64, problem.dtype) if config.epilogue == "tma" else None,
     )
+
+
+def _hints(config: Sm90WsConfig, problem: Problem) -> dict[str, int]:
+    """An operand that one row or column of tiles reads, and nobody again, need not stay in L2."""
+    tiles_m, tiles_n = sm90_ws.cluster_tiles(config, problem.m, problem.n)
+    return {
+        "hint_a": EVICT_FIRST if tiles_n == 1 < tiles_m else EVICT_NORMAL,
+        "hint_b": EVICT_FIRST if tiles_m == 1 < tiles_n else EVICT_NORMAL,
+    }
 
 
 def _b_spec(config: Sm90WsConfig, problem: Problem) -> MapSpec:

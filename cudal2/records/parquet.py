@@ -90,8 +90,8 @@ class RecordingMetadata:
 
     @property
     def family(self) -> str:
-        """The kernel family of the rows; files that name none are older than the second family."""
-        return self.space.family or Sm90WsConfig.family
+        """The kernel family of the rows."""
+        return self.space.family
 
     def to_json(self) -> str:
         """Sorted text for the file's key-value metadata; the axes keep their order as pairs."""
@@ -132,9 +132,11 @@ class RecordingMetadata:
         limits = tuple(
             Limit(_choices(limit["when"]), _choices(limit["only"]), limit["flops_above"]) for limit in space["limits"]
         )
-        settings = SpaceSettings(_choices(space["axes"]), limits, space["name"], space.get("family", ""))
-        if settings.family and settings.family not in CONFIGS:
-            raise RecordError(f"kernel family '{settings.family}' is not one this version knows")
+        family = space.get("family", "") or Sm90WsConfig.family
+        if family not in CONFIGS:
+            raise RecordError(f"kernel family '{family}' is not one this version knows")
+        added = {name: (value,) for name, value in CONFIGS[family].added_defaults().items()}
+        settings = SpaceSettings({**added, **_choices(space["axes"])}, limits, space["name"], family)
         return cls(fingerprints, values["arch"], settings, values["protocol"])
 
 
@@ -195,7 +197,7 @@ def read_table(path: Path) -> tuple[pa.Table, RecordingMetadata]:
     try:
         table = pq.read_table(path, page_checksum_verification=True)
         metadata = RecordingMetadata.from_json((table.schema.metadata or {})[METADATA_KEY])
-        table = _with_later_columns(table)
+        table = _with_later_columns(table, metadata.family)
         names = table.schema.names
     except FileNotFoundError as error:
         raise RecordError(f"{path}: no such recording") from error
@@ -217,11 +219,13 @@ def read_table(path: Path) -> tuple[pa.Table, RecordingMetadata]:
     return table, metadata
 
 
-def _with_later_columns(table: pa.Table) -> pa.Table:
-    """Files from before figures were split over processes have no ``process_rounds``: one process took all."""
-    if "process_rounds" in table.schema.names:
-        return table
-    return table.append_column("process_rounds", pa.array([[]] * table.num_rows, _RESULT["process_rounds"]))
+def _with_later_columns(table: pa.Table, family: str) -> pa.Table:
+    """Columns that a file is too old to have: axes of the family at their defaults, and figures of one process."""
+    schema = schema_of(family)
+    for name, value in {**CONFIGS[family].added_defaults(), "process_rounds": []}.items():
+        if name not in table.schema.names:
+            table = table.append_column(name, pa.array([value] * table.num_rows, schema.field(name).type))
+    return table
 
 
 def _check_rows(path: Path, table: pa.Table, axes: tuple[str, ...]) -> None:

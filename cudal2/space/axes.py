@@ -82,6 +82,7 @@ SM90_WS_AXES: tuple[Axis, ...] = (
     Axis("raster", ("m", "n"), False, "axis along which consecutive tiles run inside a raster group"),
     Axis("group", (1, 2, 4, 8, 16), False, "tiles per raster group"),
     Axis("persistent", (False, True), False, "one CTA per tile, or one wave of CTAs that loop over tiles"),
+    Axis("l2_prefetch", (0, 2, 64), False, "K tiles fetched into L2 while the previous grid still runs"),
 )
 
 SM80_MMA_AXES: tuple[Axis, ...] = (

@@ -30,6 +30,8 @@ class KernelConfig:
     """
 
     family: ClassVar[str]
+    #: Fields that records of earlier versions lack; those configurations had the default.
+    added: ClassVar[frozenset[str]] = frozenset()
 
     tile_m: int
     tile_n: int
@@ -55,9 +57,16 @@ class KernelConfig:
         """Plain values, ready for JSON; ``family`` included, so that a row describes itself."""
         return {"family": self.family, **asdict(self)}
 
+    @classmethod
+    def added_defaults(cls) -> dict[str, Any]:
+        """What configurations recorded before a field was :attr:`added` had in it."""
+        return {field.name: field.default for field in fields(cls) if field.name in cls.added}
+
     @staticmethod
     def from_dict(values: dict[str, Any]) -> KernelConfig:
         """The inverse of :meth:`to_dict`, for every family; without one the first family is meant.
+
+        Fields that were added later may be missing.
 
         Raises:
             UsageError: A field is missing, unknown or of the wrong kind, or the family is not one this version builds.
@@ -66,6 +75,7 @@ class KernelConfig:
         family = values.pop("family", Sm90WsConfig.family)
         kind = CONFIGS.get(family) if isinstance(family, str) else None
         names = {field.name for field in fields(kind)} if kind else set()
+        values = {**kind.added_defaults(), **values} if kind else values
         if kind is None or set(values) != names:
             wrong = sorted(set(values) ^ names)
             raise UsageError(
@@ -97,9 +107,12 @@ class Sm90WsConfig(KernelConfig):
         raster: Run time. Axis along which consecutive tiles run inside a raster group.
         group: Run time. Tiles per raster group.
         persistent: Run time. Grid of one wave that loops over tiles, against one CTA per tile.
+        l2_prefetch: Run time. Most K tiles of a CTA's first tile that are fetched into L2 while the previous grid
+            still runs.
     """
 
     family: ClassVar[str] = "sm90_ws"
+    added: ClassVar[frozenset[str]] = frozenset({"l2_prefetch"})
 
     schedule: Schedule
     consumers: int
@@ -111,6 +124,7 @@ class Sm90WsConfig(KernelConfig):
     raster: Raster = "m"
     group: int = 8
     persistent: bool = True
+    l2_prefetch: int = 0
 
     @property
     def build_name(self) -> str:
@@ -122,8 +136,12 @@ class Sm90WsConfig(KernelConfig):
 
     @property
     def name(self) -> str:
-        """Canonical name, unique over the space: the build name, then raster axis, group and ``p`` if persistent."""
-        return f"{self.build_name}_{self.raster}{self.group}{'p' if self.persistent else ''}"
+        """Canonical name, unique over the space: the build name, raster axis, group, then ``p`` if persistent.
+
+        With an L2 prefetch, ``f`` and its depth come last.
+        """
+        prefetch = f"f{self.l2_prefetch}" if self.l2_prefetch else ""
+        return f"{self.build_name}_{self.raster}{self.group}{'p' if self.persistent else ''}{prefetch}"
 
 
 @dataclass(frozen=True, order=True)
@@ -188,4 +206,4 @@ def _can_hold(kind: Any, value: Any) -> bool:
         return value in texts
     if kind is bool:
         return isinstance(value, bool)
-    return type(value) is int and 0 < value < 2**31
+    return type(value) is int and 0 <= value < 2**31

@@ -245,7 +245,8 @@ class KernelTable:
             raise TableError(
                 f"table {path} is corrupt ({type(error).__name__}: {error}): restore or delete it"
             ) from error
-        if checksum not in (None, table.sha256):
+        # Over what the file says: fields that configurations have had since are not part of it.
+        if checksum not in (None, _sha256({"header": header, "entries": values["entries"]})):
             raise TableError(
                 f'table {path} does not match its checksum: restore it, or drop its "sha256" if the edit is meant'
             )
@@ -342,7 +343,10 @@ def _better(mine: Entry, theirs: Entry) -> Entry:
 
 
 def _checksum(header: Header, entries: tuple[Entry, ...]) -> str:
-    values = {"header": header.to_dict(), "entries": {entry.mnk: entry.to_dict() for entry in entries}}
+    return _sha256({"header": header.to_dict(), "entries": {entry.mnk: entry.to_dict() for entry in entries}})
+
+
+def _sha256(values: dict[str, Any]) -> str:
     return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()
 
 

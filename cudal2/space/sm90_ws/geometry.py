@@ -16,6 +16,8 @@ WARP_GROUP = 128
 ALIGN_SLACK_BYTES = 1_024
 BARRIER_BYTES = 256
 EPILOGUE_BUFFERS = 2
+#: Operands that a grid may fetch into L2 ahead of its start: half of an H200's L2, the previous grid has the rest.
+PREFETCH_BYTES = 24 * 2**20
 #: Registers of a producer and of a consumer thread after setmaxnreg, by number of consumer warp groups. With three, a
 #: producer of 32 spilled up to 120 bytes (n-major B in clusters), and no consumer uses more than 152 (see rules).
 SETMAXNREG = {2: (40, 232), 3: (56, 152)}
@@ -90,6 +92,13 @@ def cluster_size(config: Sm90WsConfig) -> int:
 def cluster_tiles(config: Sm90WsConfig, m: int, n: int) -> tuple[int, int]:
     """Cluster tiles along M and N."""
     return ceil_div(m, config.tile_m * config.cluster_m), ceil_div(n, config.tile_n * config.cluster_n)
+
+
+def prefetch_tiles(config: Sm90WsConfig, m: int, n: int, k: int) -> int:
+    """K tiles of its first tile that a CTA fetches into L2 ahead; the axis asks, its share of K and the L2 limit."""
+    share: int = ceil_div(ceil_div(k, config.tile_k), config.split_k)
+    step_bytes = (m + n) * config.tile_k * ELEMENT_BYTES * config.split_k
+    return min(config.l2_prefetch, share, max(1, PREFETCH_BYTES // step_bytes))
 
 
 def grid_ctas(config: Sm90WsConfig, m: int, n: int, sm_count: int) -> int:

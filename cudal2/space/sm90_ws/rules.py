@@ -29,6 +29,8 @@ THREE_CONSUMERS_CAP = 128
 SWIZZLE_ROWS = 8
 #: CTAs that may share operands; four gained nothing on 15 shapes and often no longer fit one wave (GPCs of 16-18 SMs).
 MULTICAST_CTAS = 2
+#: The lesser of the two prefetch depths; a deeper one that finds no more to fetch is the same.
+SHALLOW_PREFETCH = 2
 
 _BODY_AXES = ("tile_m", "tile_n", "tile_k", "stages", "consumers", "split_k", "epilogue")
 _smem = lifted(geo.smem_bytes, *_BODY_AXES)
@@ -215,6 +217,17 @@ def _stages_fill(c: Choice, problem: Problem, arch: Arch) -> Any:
     return c.stages <= np.maximum(2, _k_steps(c, problem, arch))
 
 
+def _prefetch_steps(c: Choice, problem: Problem) -> Any:
+    """K tiles that a CTA could fetch ahead."""
+    share = ceil_div(ceil_div(problem.k, c.tile_k), c.split_k)
+    step_bytes = (problem.m + problem.n) * c.tile_k * geo.ELEMENT_BYTES * c.split_k
+    return np.minimum(share, np.maximum(1, geo.PREFETCH_BYTES // step_bytes))
+
+
+def _prefetch_matters(c: Choice, problem: Problem, arch: Arch) -> Any:
+    return (c.l2_prefetch <= SHALLOW_PREFETCH) | (_prefetch_steps(c, problem) > SHALLOW_PREFETCH)
+
+
 _TILING = ("tile_m", "tile_n", "cluster_m", "cluster_n")
 
 RULES: tuple[Rule, ...] = (
@@ -275,6 +288,16 @@ RULES: tuple[Rule, ...] = (
         _stages_fill,
         lambda c, p, a: (
             f"{c.stages} stages exceed the {int(np.maximum(2, _k_steps(c, p, a)))} a CTA can fill with k = {p.k}"
+        ),
+        by_size=True,
+    ),
+    Rule(
+        "prefetch_depth",
+        ("tile_k", "split_k", "l2_prefetch"),
+        _prefetch_matters,
+        lambda c, p, a: (
+            f"a CTA has {int(_prefetch_steps(c, p))} K tiles of k = {p.k} to fetch ahead: an L2 prefetch of "
+            f"{c.l2_prefetch} is one of {SHALLOW_PREFETCH}"
         ),
         by_size=True,
     ),

@@ -21,6 +21,9 @@ struct alignas(64) GemmParams {
   int32_t tiles_n;     // cluster tiles along N
   int32_t raster_n;    // 1: consecutive tiles run along N inside a raster group, 0: along M
   int32_t group;       // tiles per raster group
+  int32_t prefetch;    // K tiles of a CTA's first tile to fetch into L2 while the previous grid still runs
+  uint64_t hint_a;     // L2 cache policies of the loads
+  uint64_t hint_b;
 };
 
 static_assert(sizeof(GemmParams) == 448, "the launcher packs 448 bytes: change both together");

@@ -69,12 +69,11 @@ struct Smem {
 
 // One box; `mask` names the CTAs of the cluster that receive it at the same shared-memory offset.
 template <bool kMulticast>
-__device__ __forceinline__ void load_box(const TensorMap& map, uint64_t* barrier, uint16_t mask, void* to, int x, int y) {
-  constexpr uint64_t kEvictNormal = 0x1000000000000000;  // createpolicy's default policy
+__device__ __forceinline__ void load_box(const TensorMap& map, uint64_t hint, uint64_t* barrier, uint16_t mask, void* to, int x, int y) {
   if constexpr (kMulticast) {
-    cute::SM90_TMA_LOAD_MULTICAST_2D::copy(&map, barrier, mask, kEvictNormal, to, x, y);
+    cute::SM90_TMA_LOAD_MULTICAST_2D::copy(&map, barrier, mask, hint, to, x, y);
   } else {
-    cute::SM90_TMA_LOAD_2D::copy(&map, barrier, kEvictNormal, to, x, y);
+    cute::SM90_TMA_LOAD_2D::copy(&map, barrier, hint, to, x, y);
   }
 }
 
@@ -92,21 +91,57 @@ __device__ __forceinline__ void load_stage(const Work<G>& work, const Smem<G>& s
   const int slice_a = work.cta_n * G::kSliceA;
 #pragma unroll
   for (int sub = 0; sub < G::kTileK / 64; ++sub) {
-    load_box<(G::kClusterN > 1)>(p.a, barrier, mask_a, smem.a(stage) + (sub * G::kTileM + slice_a) * 128, k0 + sub * 64, row + slice_a);
+    load_box<(G::kClusterN > 1)>(p.a, p.hint_a, barrier, mask_a, smem.a(stage) + (sub * G::kTileM + slice_a) * 128, k0 + sub * 64, row + slice_a);
   }
   const int slice_b = work.cta_m * G::kSliceB;
   if constexpr (G::kKMajorB) {
 #pragma unroll
     for (int sub = 0; sub < G::kTileK / 64; ++sub) {
-      load_box<(G::kClusterM > 1)>(p.b, barrier, mask_b, smem.b(stage) + (sub * G::kTileN + slice_b) * 128, k0 + sub * 64, col + slice_b);
+      load_box<(G::kClusterM > 1)>(p.b, p.hint_b, barrier, mask_b, smem.b(stage) + (sub * G::kTileN + slice_b) * 128, k0 + sub * 64, col + slice_b);
     }
   } else {
 #pragma unroll
     for (int box = 0; box < G::kTileN / G::kBoxN; ++box) {
-      load_box<(G::kClusterM > 1)>(p.b, barrier, mask_b, smem.b(stage) + (box * G::kTileK + slice_b) * G::kBoxNBytes,
+      load_box<(G::kClusterM > 1)>(p.b, p.hint_b, barrier, mask_b, smem.b(stage) + (box * G::kTileK + slice_b) * G::kBoxNBytes,
                                    col + box * G::kBoxN, k0 + slice_b);
     }
   }
+}
+
+// The CTA's own boxes of the K tile at k0, into L2 only.
+template <class G>
+__device__ __forceinline__ void prefetch_a(const Work<G>& work, int row, int k0) {
+#pragma unroll
+  for (int sub = 0; sub < G::kTileK / 64; ++sub) {
+    cute::SM90_TMA_LOAD_2D::PREFETCH::copy(&work.params.a, k0 + sub * 64, row + work.cta_n * G::kSliceA);
+  }
+}
+
+template <class G>
+__device__ __forceinline__ void prefetch_b(const Work<G>& work, int col, int k0) {
+  const int slice = work.cta_m * G::kSliceB;
+  if constexpr (G::kKMajorB) {
+#pragma unroll
+    for (int sub = 0; sub < G::kTileK / 64; ++sub) {
+      cute::SM90_TMA_LOAD_2D::PREFETCH::copy(&work.params.b, k0 + sub * 64, col + slice);
+    }
+  } else {
+#pragma unroll
+    for (int box = 0; box < G::kTileN / G::kBoxN; ++box) {
+      cute::SM90_TMA_LOAD_2D::PREFETCH::copy(&work.params.b, col + box * G::kBoxN, k0 + slice);
+    }
+  }
+}
+
+// Brings operands into L2 while the previous grid still runs. That grid may yet write them: L2 is where the whole GPU
+// agrees on memory, so the loads behind the wait read what it wrote. CTAs with an operand in common share the K tiles.
+template <class G>
+__device__ __forceinline__ void prefetch_first_tile(const Work<G>& work, TileCoord tile) {
+  const int end = min(work.k.end, work.k.begin + work.params.prefetch);
+#pragma unroll 1
+  for (int kt = work.k.begin + tile.n; kt < end; kt += work.params.tiles_n) prefetch_a<G>(work, work.row(tile), kt * G::kTileK);
+#pragma unroll 1
+  for (int kt = work.k.begin + tile.m; kt < end; kt += work.params.tiles_m) prefetch_b<G>(work, work.col(tile), kt * G::kTileK);
 }
 
 // Runs in one thread.
@@ -114,6 +149,7 @@ template <class G>
 __device__ __forceinline__ void produce(const Work<G>& work, const Smem<G>& smem) {
   StageCursor<G::kStages> cursor;
   TileCoord tile = tile_at(work.params, work.first);  // its divisions hide behind the wait
+  if (work.params.prefetch > 0 && work.first < work.tiles) prefetch_first_tile<G>(work, tile);
   wait_for_previous_grid();
   allow_next_grid();  // its CTAs may take free slots now; they touch no operand before this grid has ended
   for (int t = work.first; t < work.tiles; t += work.stride) {
