@@ -11,7 +11,7 @@ from typing import Any
 
 from cudal2.errors import ToolchainError
 from cudal2.paths import kernels_dir
-from cudal2.problem import Acc, Dtype, Layout, require_accumulator
+from cudal2.problem import Acc, Dtype, Layout, precision_of, require_accumulator
 from cudal2.space.config import KernelConfig
 from cudal2.space.families import FAMILIES, Family, family_of
 
@@ -45,8 +45,8 @@ class KernelSource:
 
 
 def build_key(config: KernelConfig, acc: Acc, layout: Layout, dtype: Dtype = "fp16") -> str:
-    """Names the cubin a configuration needs; those that differ only at run time share one, and fp16 is not named."""
-    return f"{config.family}_{config.build_name}_{acc}_{layout}" + (f"_{dtype}" if dtype != "fp16" else "")
+    """Names the cubin a configuration needs: configurations that differ only at run time share one."""
+    return f"{config.family}_{config.build_name}_{precision_of(acc, dtype)}_{layout}"
 
 
 def render(

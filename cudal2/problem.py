@@ -28,6 +28,11 @@ def require_accumulator(acc: Acc, dtype: Dtype) -> None:
         raise UsageError("no tensor core adds products of bf16 in fp16: give bf16 an fp32 accumulator (acc = fp32)")
 
 
+def precision_of(acc: Acc, dtype: Dtype) -> str:
+    """Both types in one word, as names and leaderboards have it: the accumulator of fp16 operands, or ``bf16``."""
+    return acc if dtype == "fp16" else dtype
+
+
 @dataclass(frozen=True, order=True)
 class Problem:
     """C[m,n] = A[m,k] B[k,n], fp16 or bf16 in and out, A and C row-major.
@@ -85,14 +90,9 @@ class Problem:
         return self.acc, self.layout, self.dtype
 
     @property
-    def kind(self) -> str:
-        """The signature for messages; fp16 goes without saying."""
-        return f"{self.acc} {self.layout}" + (f" {self.dtype}" if self.dtype != "fp16" else "")
-
-    @property
-    def leaderboard(self) -> str:
-        """Part of a leaderboard's key: the accumulator of fp16 operands, or ``bf16``, which has fp32 only."""
-        return self.acc if self.dtype == "fp16" else self.dtype
+    def precision(self) -> str:
+        """:func:`precision_of` its types."""
+        return precision_of(self.acc, self.dtype)
 
     @property
     def flops(self) -> int:

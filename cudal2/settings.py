@@ -19,7 +19,7 @@ import yaml
 
 from cudal2.errors import UsageError
 from cudal2.paths import configs_dir
-from cudal2.problem import Acc, Layout, Problem
+from cudal2.problem import Acc, Dtype, Layout, Problem
 
 Settings = TypeVar("Settings")
 
@@ -81,9 +81,9 @@ class ShapeList:
     shapes: tuple[str, ...]
     name: str = ""
 
-    def problems(self, acc: Acc = "fp32", layout: Layout = "tn") -> tuple[Problem, ...]:
-        """The shapes as problems of one accumulator and layout."""
-        return tuple(Problem.parse(shape, acc, layout) for shape in self.shapes)
+    def problems(self, acc: Acc = "fp32", layout: Layout = "tn", dtype: Dtype = "fp16") -> tuple[Problem, ...]:
+        """The shapes as problems of one accumulator, layout and type."""
+        return tuple(Problem.parse(shape, acc, layout, dtype) for shape in self.shapes)
 
 
 @dataclass(frozen=True)

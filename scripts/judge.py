@@ -2,6 +2,7 @@
 
     python scripts/judge.py RECORDS... --out cudal2/data/finals [--top 2] [--minutes 9] [--with quack,triton]
     python scripts/judge.py RECORDS... --acc fp16 --take-over --shapes-file repeat24 --out DIR
+    python scripts/judge.py RECORDS... --dtype bf16 --take-over --shapes-file repeat24 --out DIR
 
 Each of RECORDS is a .parquet recording or a directory of shards. Each shape's fastest configurations, per PDL setting,
 meet in one process; the best of them meets torch.matmul, cuBLAS and cuBLASLt in shuffled interleaved rounds of fresh
@@ -24,7 +25,7 @@ from cudal2.cli.backend import require_gpu
 from cudal2.cli.eval import PDL_COLUMNS
 from cudal2.cli.main import guarded
 from cudal2.cli.output import note
-from cudal2.problem import Acc, Problem
+from cudal2.problem import Acc, Dtype, Problem, require_accumulator
 from cudal2.records.measurement import Measurement
 from cudal2.records.recording import read_records
 from cudal2.records.shards import RecordLog, read_shards, shard_files
@@ -40,22 +41,24 @@ from cudal2.space.space import SearchSpace
 def main() -> None:
     """Plans, judges, says how it went."""
     arguments = parse()
+    require_accumulator(arguments.acc, arguments.dtype)
     require_gpu(arguments.device)
     contestants.require(arguments.optional)
     records = [row for path in arguments.records for row in read_records(path, allow_mixed=True).measurements]
     best = best_configs(records, arguments.top)
     if arguments.take_over:
-        best = taken_over(best, arguments.acc)
+        best = taken_over(best, arguments.acc, arguments.dtype)
     before = read_shards(arguments.out, allow_mixed=True).measurements if shard_files(arguments.out) else ()
     done = already_judged(before)
+    kind = (arguments.acc, arguments.dtype)
     wanted = set(load_shapes(arguments.shapes_file).shapes) if arguments.shapes_file else None
     plan = [
         (problem, configs)
         for problem, configs in sorted(best.items())
-        if problem not in done and problem.acc == arguments.acc and (wanted is None or problem.mnk in wanted)
+        if problem not in done and (problem.acc, problem.dtype) == kind and (wanted is None or problem.mnk in wanted)
     ]
     note(f"{len(plan)} finals to run, {len(done)} run before")
-    known = {problem.mnk for problem in best if problem.acc == arguments.acc}
+    known = {problem.mnk for problem in best if (problem.acc, problem.dtype) == kind}
     if wanted is not None and wanted - known:
         note(f"{len(wanted - known)} shapes have no records: {', '.join(sorted(wanted - known))}")
     families = {config.family for _, configs in plan for config in configs}
@@ -86,8 +89,11 @@ def parse() -> argparse.Namespace:
         "--top", type=shared.positive, default=2, help="configurations per shape and PDL setting (default 2)"
     )
     parser.add_argument("--acc", choices=("fp32", "fp16"), default="fp32", help="accumulator (default fp32)")
+    shared.add_dtype(parser)
     parser.add_argument(
-        "--take-over", action="store_true", help="records of the other accumulator give candidates too, where legal"
+        "--take-over",
+        action="store_true",
+        help="records of the other accumulator or type give candidates too, where legal",
     )
     parser.add_argument("--pdl", choices=tuple(PDL_COLUMNS), default="both", help="PDL columns (default both)")
     parser.add_argument("--shapes-file", help="only these shapes: YAML, or a name in configs/shapes")
@@ -99,12 +105,14 @@ def parse() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def taken_over(best: Mapping[Problem, Sequence[KernelConfig]], acc: Acc) -> dict[Problem, list[KernelConfig]]:
-    """The candidates of every shape for one accumulator, whichever they were best with: its own first."""
+def taken_over(
+    best: Mapping[Problem, Sequence[KernelConfig]], acc: Acc, dtype: Dtype
+) -> dict[Problem, list[KernelConfig]]:
+    """The candidates of every shape for one accumulator and type, whichever they were best with: its own first."""
     spaces = {name: SearchSpace(family=name) for name in FAMILIES}
     taken: dict[Problem, list[KernelConfig]] = {}
-    for source in sorted(best, key=lambda problem: problem.acc != acc):
-        problem = replace(source, acc=acc)
+    for source in sorted(best, key=lambda problem: (problem.acc, problem.dtype) != (acc, dtype)):
+        problem = replace(source, acc=acc, dtype=dtype)
         held = taken.setdefault(problem, [])
         held += [c for c in best[source] if c not in held and not spaces[c.family].explain(c, problem)]
     return {problem: configs for problem, configs in taken.items() if configs}

@@ -48,7 +48,7 @@ def main() -> None:
     records = read_records(arguments.records).measurements
     best = best_configs([row for row in records if not row.pdl], arguments.top)
     done = already_served(read_latencies(arguments.out, True).rows, traffic) if shard_files(arguments.out) else set()
-    problems = load_shapes(arguments.shapes_file).problems(arguments.acc)
+    problems = load_shapes(arguments.shapes_file).problems(arguments.acc, dtype=arguments.dtype)
     plan = [(problem, best.get(problem, [])) for problem in problems if problem not in done]
     note(f"{len(plan)} shapes to serve, {len(problems) - len(plan)} served before")
     without = [problem.mnk for problem, configs in plan if not configs]
@@ -80,6 +80,7 @@ def parse() -> argparse.Namespace:
     )
     parser.add_argument("--top", type=shared.positive, default=2, help="configurations to try per shape (default 2)")
     parser.add_argument("--acc", choices=("fp32", "fp16"), default="fp32", help="accumulator (default fp32)")
+    shared.add_dtype(parser)
     parser.add_argument(
         "--bench", default="offline", help="seed, workspace, L2 policy: YAML, or a name in configs/bench"
     )

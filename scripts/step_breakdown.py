@@ -134,7 +134,7 @@ def step_rows(runner: LocalRunner, problem: Problem, count: int) -> list[str]:
     candidates = [
         Candidate(problem, config, built)
         for config in configs
-        if isinstance(built := results[build_key(config, problem.acc, problem.layout)], BuiltKernel)
+        if isinstance(built := results[build_key(config, *problem.signature)], BuiltKernel)
     ][:2]
     costs = runner.worker.call(driver_costs, candidates, runner.settings)
     firsts = [row.times_us[0] / statistics.median(row.times_us[1:]) for row in good]

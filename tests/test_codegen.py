@@ -125,7 +125,7 @@ def test_accumulator_layout_and_dtype_make_other_kernels(config):
 def test_the_name_of_an_fp16_kernel_does_not_say_so_which_keeps_caches_and_records_valid():
     assert codegen.build_key(MMA, "fp32", "tn") == codegen.build_key(MMA, "fp32", "tn", "fp16")
     assert codegen.build_key(MMA, "fp32", "tn", "fp16").endswith("_fp32_tn")
-    assert codegen.build_key(MMA, "fp32", "tn", "bf16").endswith("_fp32_tn_bf16")
+    assert codegen.build_key(MMA, "fp32", "tn", "bf16").endswith("_bf16_tn")
 
 
 @pytest.mark.parametrize("config", [BASE, MMA], ids=lambda config: config.family)

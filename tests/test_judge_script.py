@@ -83,6 +83,16 @@ def test_fp16_takes_legal_candidates_over_from_fp32_records_its_own_first(judge,
     assert chosen == {Problem(64, 64, 512, "fp16"): [three], Problem(128, 64, 512, "fp16"): [four, two]}
 
 
+def test_bf16_takes_candidates_over_from_fp16_records(judge, monkeypatch, tmp_path):
+    config = Sm90WsConfig(64, 64, 64, 2, "coop", 1, 1, 1, 1, "tma", 1, "m", 1, False)
+    with RecordLog(tmp_path / "records", FINGERPRINT) as log:
+        log.append([row("256_256_512", "sm90_ws", [3.0], config=config)])
+    run(judge, monkeypatch, tmp_path / "records", "--dtype", "bf16", "--take-over", "--out", tmp_path / "finals")
+    assert [request.problem for request in judge.requests] == [Problem(256, 256, 512, dtype="bf16")]
+    with pytest.raises(UsageError, match="no tensor core adds products of bf16 in fp16"):
+        run(judge, monkeypatch, tmp_path / "records", "--dtype", "bf16", "--acc", "fp16", "--out", tmp_path / "none")
+
+
 def test_optional_contestants_are_asked_for_in_every_final(judge, monkeypatch, tmp_path):
     with RecordLog(tmp_path / "records", FINGERPRINT) as log:
         log.append([row("64_64_64", "sm90_ws", [3.0], config=CONFIG)])

@@ -49,13 +49,22 @@ def test_other_strides_are_named(a, b, reason):
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        ({"dtype": "bfloat16"}, "b is bfloat16; float16 is served"),
+        ({"dtype": "bfloat16"}, "b is bfloat16, a is float16; one type is served"),
+        ({"dtype": "float32"}, "b is float32; float16 and bfloat16 are served"),
         ({"device": "cuda:1"}, "b is on cuda:1, a on cuda:0"),
     ],
 )
 def test_other_dtypes_and_devices_are_named(change, reason):
     a, b = Operand((128, 512), (512, 1)), Operand((512, 256), (256, 1), **change)
     assert derive_problem(a, b) == reason
+
+
+def test_bf16_is_served_with_fp32_accumulation_only():
+    a, b = Operand((128, 512), (512, 1), "bfloat16"), Operand((512, 256), (1, 512), "bfloat16")
+    assert derive_problem(a, b) == Problem(128, 256, 512, "fp32", "tn", "bf16")
+    assert "no tensor core adds products of bf16 in fp16" in derive_problem(a, b, acc="fp16")
+    out = Operand((128, 256), (256, 1))
+    assert derive_problem(a, b, out) == "out is float16, a is bfloat16; one type is served"
 
 
 def test_out_is_checked_too():

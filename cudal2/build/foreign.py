@@ -25,12 +25,14 @@ from cudal2.build.cuda_l2 import CudaL2Needs
 from cudal2.build.nvcc import Nvcc
 from cudal2.errors import CacheError, ToolchainError, UsageError
 from cudal2.paths import cache_dir
-from cudal2.problem import Layout, Problem
+from cudal2.problem import Dtype, Layout, Problem
 from cudal2.records.finals import FOREIGN
 
 #: A file that includes torch's headers takes a minute on one core, one with CUTLASS's collectives two.
 COMPILE_DEADLINE_S = 600.0
 _TEMPLATES = Path(__file__).parent
+#: How a source that serves both types knows which it is built for.
+_DTYPE_FLAGS: dict[Dtype, tuple[str, ...]] = {"fp16": (), "bf16": ("-DCUDAL2_BF16",)}
 _FLAGS = ("-O3", "-std=c++17", "-shared", "-Xcompiler", "-fPIC")
 #: How CUDA-L2 builds its kernels, and a default stream that can be captured in a graph, which theirs cannot.
 _CUDA_L2_FLAGS = (
@@ -102,7 +104,7 @@ def build_foreign(
 
     Args:
         source: What.
-        problem: The layout of B and, for CUDA-L2's entry, the padded sizes.
+        problem: The layout of B, the type and, for CUDA-L2's entry, the padded sizes.
         workspace_bytes: Least workspace of a call; CUDA-L2's gets what its copies need.
         arch: For which device.
         deadline_s: Seconds the compiler may take.
@@ -117,7 +119,14 @@ def build_foreign(
     needs = CudaL2Needs.read(text, source.entry) if source.cuda_l2 else None
     wrapper = _wrapper(source, problem.layout, needs)
     nvcc = Nvcc.detect()
-    flags = [*_FLAGS, f"-arch={arch.target}", *(_torch_flags() if source.cuda_l2 else ()), *_cutlass(), *source.flags]
+    flags = [
+        *_FLAGS,
+        *_DTYPE_FLAGS[problem.dtype],
+        f"-arch={arch.target}",
+        *(_torch_flags() if source.cuda_l2 else ()),
+        *_cutlass(),
+        *source.flags,
+    ]
     key = hashlib.sha256(json.dumps([wrapper, flags, nvcc.version]).encode()).hexdigest()[:_KEY_CHARS]
     folder = cache_dir() / "foreign" / f"{source.path.stem}-{key}"
     entry = _lookup(folder) or _compile(source, wrapper, nvcc, flags, folder, deadline_s)

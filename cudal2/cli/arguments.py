@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from cudal2.arch import ARCHS, Arch
 from cudal2.bench.baselines import contestants
 from cudal2.errors import UsageError
-from cudal2.problem import Problem
+from cudal2.problem import Acc, Dtype, Layout, Problem, require_accumulator
 from cudal2.space.config import CONFIGS, KernelConfig, Sm80MmaConfig, Sm90WsConfig
 
 if TYPE_CHECKING:
@@ -121,10 +121,28 @@ def add_arch(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_dtype(parser: argparse.ArgumentParser) -> None:
+    """``--dtype``."""
+    parser.add_argument(
+        "--dtype", choices=("fp16", "bf16"), default="fp16", help="type of A, B and C (default fp16; bf16: --acc fp32)"
+    )
+
+
 def add_kind(parser: argparse.ArgumentParser) -> None:
-    """``--acc`` and ``--layout``."""
+    """``--acc``, ``--layout`` and ``--dtype``; read back by :func:`signature`."""
     parser.add_argument("--acc", choices=("fp32", "fp16"), default="fp32", help="accumulator (default fp32)")
     parser.add_argument("--layout", choices=("tn", "nn"), default="tn", help="B as [N,K] (tn, default) or [K,N] (nn)")
+    add_dtype(parser)
+
+
+def signature(arguments: argparse.Namespace) -> tuple[Acc, Layout, Dtype]:
+    """What :func:`add_kind` asks for.
+
+    Raises:
+        UsageError: No hardware has the accumulator for the type.
+    """
+    require_accumulator(arguments.acc, arguments.dtype)
+    return arguments.acc, arguments.layout, arguments.dtype
 
 
 def add_shapes(parser: argparse.ArgumentParser) -> None:
@@ -187,7 +205,7 @@ def problems(arguments: argparse.Namespace) -> list[Problem]:
     shapes = chosen_shapes(arguments)
     if not shapes:
         raise UsageError("no shape given: use --mnk, --shapes or --shapes-file")
-    return list(dict.fromkeys(Problem.parse(text, arguments.acc, arguments.layout) for text in shapes))
+    return list(dict.fromkeys(Problem.parse(text, *signature(arguments)) for text in shapes))
 
 
 def search_space(arguments: argparse.Namespace, default: str | None = None) -> SearchSpace:

@@ -64,7 +64,7 @@ def _requests(arguments: argparse.Namespace) -> list[Any]:
     given = [shared.config(text) for text in arguments.config or ()]
     spaces = {config: shared.space_of(arguments, config.family, config.name) for config in given}
     if given and not shared.chosen_shapes(arguments):
-        return [(config, arguments.acc, arguments.layout) for config in given]
+        return [(config, *shared.signature(arguments)) for config in given]
     requests: dict[str, Any] = {}
     for problem in shared.problems(arguments):
         for config in islice(_legal(arguments, spaces, problem), arguments.limit):

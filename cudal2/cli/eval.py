@@ -50,6 +50,7 @@ def add(commands: Any) -> argparse.ArgumentParser:
     )
     parser.add_argument("--mnk", required=True, metavar="M_N_K", help="the shape, for example 64_4096_64")
     parser.add_argument("--acc_precise", "--acc", choices=("fp32", "fp16"), default="fp32", help="accumulator")
+    shared.add_dtype(parser)
     parser.add_argument("--layout", choices=("tn", "nn"), default="tn", help="B as [N,K] (tn, default) or [K,N] (nn)")
     parser.add_argument("--device_type", type=device_type, default="h200", metavar="NAME", help=", ".join(DEVICE_TYPES))
     parser.add_argument(
@@ -103,7 +104,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Runs the command."""
     from cudal2.settings import load_bench
 
-    problem = Problem.parse(arguments.mnk, arguments.acc_precise, arguments.layout)
+    problem = Problem.parse(arguments.mnk, arguments.acc_precise, arguments.layout, arguments.dtype)
     settings = load_bench(arguments.bench)
     promised = DEVICE_TYPES[arguments.device_type]
     given = [legal(shared.config(text), problem, promised) for text in arguments.config or ()]
@@ -214,7 +215,7 @@ def _from_table(arguments: argparse.Namespace, problem: Problem, environment: Fi
         return default_configs(problem, arch, arguments.family)
     device = Device.from_fingerprint(environment)
     try:
-        table = KernelTable.load(arguments.table, device, problem.acc, problem.layout)
+        table = KernelTable.load(arguments.table, device, *problem.signature)
     except TableError as error:
         if arguments.table:
             raise

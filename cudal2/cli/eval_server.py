@@ -222,7 +222,8 @@ def _reproduce(arguments: argparse.Namespace, rows: Sequence[Latency], arriving:
     """The command that serves the same kernels the same arrivals again; the seed is in the file of ``--bench``."""
     problem = rows[0].problem
     words = ["python", "-m", "cudal2", "eval", "--mode", "server", "--mnk", problem.mnk]
-    words += ["--acc_precise", problem.acc, "--layout", problem.layout, "--target_qps", f"{arriving.target_qps:g}"]
+    words += ["--acc_precise", problem.acc, "--dtype", problem.dtype, "--layout", problem.layout]
+    words += ["--target_qps", f"{arriving.target_qps:g}"]
     words += [word for state in arriving.states for word in ("--state", state)]
     names = dict.fromkeys(row.config.name for row in rows if row.config is not None)
     words += [word for name in names for word in ("--config", name)]
@@ -233,4 +234,4 @@ def _reproduce(arguments: argparse.Namespace, rows: Sequence[Latency], arriving:
 
 def _write(report: Mapping[str, Any], problem: Problem, base_dir: Path) -> Path:
     text = json.dumps(report, indent=None, allow_nan=False) + "\n"
-    return write_new(base_dir / f"{problem.mnk}_{problem.acc}_server.json", text, "choose another --base_dir")
+    return write_new(base_dir / f"{problem.mnk}_{problem.precision}_server.json", text, "choose another --base_dir")

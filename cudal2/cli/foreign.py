@@ -53,6 +53,10 @@ def build(arguments: argparse.Namespace, problem: Problem, settings: BenchSettin
         return None
     from cudal2.build.foreign import ForeignSource, build_foreign
 
+    if arguments.legacy_cuda_l2 and problem.dtype != "fp16":
+        raise UsageError(
+            f"--legacy-cuda-l2: CUDA-L2's kernels take fp16 tensors alone: leave out --dtype {problem.dtype}"
+        )
     entry = arguments.entry or _cuda_l2_entry(arguments, problem)
     try:
         flags = tuple(shlex.split(arguments.nvcc_flags))

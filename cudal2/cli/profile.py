@@ -105,8 +105,7 @@ def _from_table(
     """
     from cudal2.table import Device, KernelTable
 
-    kind = problems[0]
-    table = KernelTable.load(arguments.table, Device.from_fingerprint(environment), kind.acc, kind.layout)
+    table = KernelTable.load(arguments.table, Device.from_fingerprint(environment), *problems[0].signature)
     chosen: dict[Problem, list[KernelConfig]] = {}
     for problem in problems:
         entry = table.best(problem.m, problem.n, problem.k)

@@ -38,8 +38,9 @@ def run(arguments: argparse.Namespace) -> int:
     from cudal2.codegen import render
 
     config = _config(arguments)
-    source = render(config, arguments.acc, arguments.layout)
-    note(f"{config.name}: {arguments.acc} accumulator, layout {arguments.layout}, digest {source.digest[:16]}")
+    source = render(config, *shared.signature(arguments))
+    kind = f"{arguments.dtype}, {arguments.acc} accumulator, layout {arguments.layout}"
+    note(f"{config.name}: {kind}, digest {source.digest[:16]}")
     if arguments.out:
         arguments.out.write_text(source.text)
     else:
@@ -54,14 +55,14 @@ def _config(arguments: argparse.Namespace) -> KernelConfig:
         config = shared.config(arguments.config)
         space = shared.space_of(arguments, config.family, config.name)
         if arguments.mnk:
-            problem = Problem.parse(arguments.mnk, arguments.acc, arguments.layout)
+            problem = Problem.parse(arguments.mnk, *shared.signature(arguments))
             reasons = space.explain(config, problem)
             if reasons:
                 raise UsageError(f"{config.name} is illegal for {problem.mnk}: {reasons[0]}")
         return config
     if not arguments.mnk:
         raise UsageError("nothing to render: give --config, or --mnk for the first legal configuration of a shape")
-    problem = Problem.parse(arguments.mnk, arguments.acc, arguments.layout)
+    problem = Problem.parse(arguments.mnk, *shared.signature(arguments))
     first = next(shared.search_space(arguments).enumerate(problem), None)
     if first is None:
         raise NothingValidError(

@@ -15,7 +15,7 @@ from cudal2.cli import arguments as shared
 from cudal2.cli.backend import Backend, choose_backend, gpu_arch
 from cudal2.cli.output import counted, note
 from cudal2.errors import NothingValidError, UsageError
-from cudal2.problem import Problem
+from cudal2.problem import Problem, precision_of
 
 if TYPE_CHECKING:
     from cudal2.records.fingerprint import Fingerprint
@@ -86,15 +86,16 @@ def open_replay(arguments: argparse.Namespace) -> Opened:
     Raises:
         RecordError: It cannot be read.
         ReplayMissError: A shape asked for was not recorded.
-        NothingValidError: It holds nothing of this accumulator and layout.
+        NothingValidError: It holds nothing of this layout and precision.
     """
     from cudal2.records.recording import Recording, bundled_recording
     from cudal2.runners.replay import ReplayRunner
     from cudal2.settings import load_space
     from cudal2.space.space import SearchSpace
 
+    acc, layout, dtype = kind = shared.signature(arguments)
     wanted = tuple(shared.problems(arguments)) if shared.chosen_shapes(arguments) else ()
-    path = arguments.recording or bundled_recording(arguments.acc, shared.family(arguments))
+    path = arguments.recording or bundled_recording(precision_of(acc, dtype), shared.family(arguments))
     recording = Recording.load(path, pdl=None if arguments.pdl is None else arguments.pdl == "on")
     recorded = recording.space
     shared.space_of(arguments, recorded.family.name, path.name)
@@ -103,10 +104,9 @@ def open_replay(arguments: argparse.Namespace) -> Opened:
     runner = ReplayRunner(recording, space, on_missing="mask")
     for problem in wanted:
         runner.problem_index(problem)
-    kind = (arguments.acc, arguments.layout)
-    problems = wanted or tuple(p for p in runner.problems if (p.acc, p.layout) == kind)
+    problems = wanted or tuple(problem for problem in runner.problems if problem.signature == kind)
     if not problems:
-        raise NothingValidError(f"{path.name} holds no {arguments.acc} {arguments.layout} problem")
+        raise NothingValidError(f"{path.name} holds no {precision_of(acc, dtype)} {layout} problem")
     pdl = "on" if recording.pdl else "off"
     note(f"recording: {path.name}, {counted(len(problems), 'shape')}, {recording.fingerprint.gpu}, PDL {pdl}")
     return Opened("replay", runner, problems, recording.fingerprint)

@@ -82,7 +82,8 @@ def _merge(arguments: argparse.Namespace, opened: Opened, results: list[SearchRe
 
     rows = [row for result in results for row in result.measurements]
     evidence: Evidence = "exhaustive" if arguments.strategy == "exhaustive" and not arguments.budget else "searched"
-    found = KernelTable.from_measurements(rows, opened.fingerprint, arguments.acc, arguments.layout, evidence=evidence)
+    acc, layout, dtype = shared.signature(arguments)
+    found = KernelTable.from_measurements(rows, opened.fingerprint, acc, layout, evidence=evidence, dtype=dtype)
     note(f"{arguments.table}: {len(found.save_merged(arguments.table))} shapes")
 
 

@@ -43,7 +43,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Runs the command."""
     from cudal2.problem import Problem
 
-    problem = Problem.parse(arguments.mnk, arguments.acc, arguments.layout)
+    problem = Problem.parse(arguments.mnk, *shared.signature(arguments))
     if arguments.explain:
         config = shared.config(arguments.explain)
         return _explain(shared.space_of(arguments, config.family, config.name), problem, config)
@@ -60,6 +60,7 @@ def run(arguments: argparse.Namespace) -> int:
                 "mnk": problem.mnk,
                 "acc": problem.acc,
                 "layout": problem.layout,
+                "dtype": problem.dtype,
                 "removed": removed,
                 "total": total,
                 "legal": legal,
@@ -82,7 +83,9 @@ def _list(space: Any, problem: Any, count: int) -> int:
 
 
 def _nothing_legal(problem: Any, advice: str) -> NothingValidError:
-    return NothingValidError(f"no configuration is legal for {problem.mnk} {problem.acc} {problem.layout}: {advice}")
+    return NothingValidError(
+        f"no configuration is legal for {problem.mnk} {problem.precision} {problem.layout}: {advice}"
+    )
 
 
 def _axes(space: Any) -> int:

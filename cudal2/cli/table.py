@@ -1,4 +1,4 @@
-"""``cudal2 table``: look into kernel tables, make them from records, merge them, take them to the other layout."""
+"""``cudal2 table``: look into kernel tables, make them from records, merge them, take them to other operands."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from cudal2.cli import arguments as shared
 from cudal2.cli.output import note, print_json, print_table
 from cudal2.errors import NothingValidError, UsageError
+from cudal2.problem import precision_of
 
 if TYPE_CHECKING:
     from cudal2.table import KernelTable
@@ -22,7 +23,8 @@ _EPILOG = """examples:
   cudal2 table make runs/a/records --counters runs/counters --out a.json   less what the guard rules take
   cudal2 table make recording.parquet --arch sm80 --out a100.json          for a GPU that nobody had at hand
   cudal2 table merge runs/a/table.json runs/b/table.json --out best.json
-  cudal2 table transfer tn.json --layout nn --out nn.json   for shapes that nobody measured with B row-major"""
+  cudal2 table transfer tn.json --layout nn --out nn.json   for shapes that nobody measured with B row-major
+  cudal2 table transfer tn.json --dtype bf16 --out bf16.json"""
 
 
 def add(commands: Any) -> argparse.ArgumentParser:
@@ -79,15 +81,16 @@ def _add_make(actions: Any) -> None:
 def _add_merge(actions: Any) -> None:
     text = "Keeps the better entry of each shape: more evidence first, then less time."
     parser = actions.add_parser("merge", help="best of several tables", description=text)
-    parser.add_argument("tables", nargs="+", type=Path, metavar="FILE", help="of one device, accumulator and layout")
+    parser.add_argument("tables", nargs="+", type=Path, metavar="FILE", help="of one device, layout and precision")
     _add_out(parser)
 
 
 def _add_transfer(actions: Any) -> None:
-    text = "Takes the choices of a table for the other layout of B; what is measured there stays."
-    parser = actions.add_parser("transfer", help="a table for the other layout of B", description=text)
-    parser.add_argument("table", type=Path, metavar="FILE", help="of one layout")
-    parser.add_argument("--layout", choices=("tn", "nn"), required=True, help="the layout to make it for")
+    text = "Takes the choices of a table for the other layout of B or type of operands; what is measured there stays."
+    parser = actions.add_parser("transfer", help="a table for other operands", description=text)
+    parser.add_argument("table", type=Path, metavar="FILE", help="of one layout and type")
+    parser.add_argument("--layout", choices=("tn", "nn"), help="the layout to make it for (default: its own)")
+    parser.add_argument("--dtype", choices=("fp16", "bf16"), help="the type to make it for (default: its own)")
     _add_out(parser)
 
 
@@ -112,7 +115,7 @@ def run(arguments: argparse.Namespace) -> int:
 def _load(arguments: argparse.Namespace) -> KernelTable:
     from cudal2.table import KernelTable
 
-    table = KernelTable.load(arguments.table, acc=arguments.acc, layout=arguments.layout)
+    table = KernelTable.load(arguments.table, None, *shared.signature(arguments))
     note(f"table {table.path}: {table.header.kind}, {len(table)} shapes")
     return table
 
@@ -161,16 +164,19 @@ def _make(arguments: argparse.Namespace) -> int:
     from cudal2.table import KernelTable, tuned_elsewhere
 
     guards = _guards(arguments)
+    acc, layout, dtype = shared.signature(arguments)
     tables = []
     for path in arguments.records:
         records = read_records(path, arguments.allow_mixed)
-        rows, kind = records.measurements, (arguments.acc, arguments.layout)
+        rows, fingerprint = records.measurements, records.fingerprint
         if arguments.arch is not None:
-            table = tuned_elsewhere(rows, records.fingerprint, arguments.arch, *kind)
+            table = tuned_elsewhere(rows, fingerprint, arguments.arch, acc, layout, dtype)
         else:
-            table = KernelTable.from_measurements(rows, records.fingerprint, *kind, evidence=arguments.evidence)
+            table = KernelTable.from_measurements(
+                rows, fingerprint, acc, layout, evidence=arguments.evidence, dtype=dtype
+            )
         if not len(table):
-            raise NothingValidError(f"{path} holds no {arguments.acc} {arguments.layout} kernel")
+            raise NothingValidError(f"{path} holds no {precision_of(acc, dtype)} {layout} kernel")
         tables.append(table)
     made = reduce(KernelTable.merge, tables).save_merged(arguments.out, guards)
     note(f"{arguments.out}: {len(made)} shapes")
@@ -212,9 +218,10 @@ def _transfer(arguments: argparse.Namespace) -> int:
     from cudal2.table import KernelTable
 
     table = KernelTable.load(arguments.table)
-    if table.header.layout == arguments.layout:
-        raise UsageError(f"{arguments.table} is for {arguments.layout} already: give the other --layout")
-    made = table.for_layout(arguments.layout).save_merged(arguments.out)
+    layout, dtype = arguments.layout or table.header.layout, arguments.dtype or table.header.dtype
+    if (layout, dtype) == (table.header.layout, table.header.dtype):
+        raise UsageError(f"{arguments.table} is for {layout} and {dtype} already: give the other --layout or --dtype")
+    made = table.for_layout(layout).for_dtype(dtype).save_merged(arguments.out)
     moved = sum(entry.evidence == "transferred" for entry in made.entries)
     note(f"{arguments.out}: {len(made)} shapes, {moved} of them transferred")
     return 0

@@ -1,6 +1,6 @@
 """One interleaved comparison read back from its rows: who competed, best of each, and paired ratios with an interval.
 
-Rows belong to one final if they share sizes, accumulator, mode, PDL flag and time stamp: they were timed in the same
+Rows belong to one final if they share sizes, types, mode, PDL flag and time stamp: they were timed in the same
 shuffled rounds of the same processes, so the i-th time of one and the i-th time of another saw the same clocks.
 """
 
@@ -144,8 +144,8 @@ class Final:
 
     @property
     def key(self) -> str:
-        """Leaderboard this final counts for: ``mode/acc/pdl``, for example ``offline/fp32/on``."""
-        return f"{self.mode}/{self.problem.acc}/{'on' if self.pdl else 'off'}"
+        """Leaderboard this final counts for: ``mode/precision/pdl``, for example ``offline/fp32/on``."""
+        return f"{self.mode}/{self.problem.precision}/{'on' if self.pdl else 'off'}"
 
     @property
     def ours(self) -> Measurement | None:

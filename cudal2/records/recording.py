@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from cudal2.arch import ARCHS, SM90, arch_of
 from cudal2.errors import RecordError, UsageError
 from cudal2.paths import data_dir
-from cudal2.problem import Acc, Problem
+from cudal2.problem import Problem
 from cudal2.records.columns import Cells, list_medians, mapped, numbers, or_missing
 from cudal2.records.finals import REFERENCE, names_of
 from cudal2.records.fingerprint import Fingerprint
@@ -138,9 +138,9 @@ class Recording:
             RecordError: The problem was not recorded.
         """
         if problem not in self._index:
-            kinds = sorted({f"{other.acc} {other.layout}" for other in self.problems})
+            kinds = sorted({f"{other.precision} {other.layout}" for other in self.problems})
             raise RecordError(
-                f"{problem.mnk} ({problem.acc} {problem.layout}) was not recorded; this recording holds "
+                f"{problem.mnk} ({problem.precision} {problem.layout}) was not recorded; this recording holds "
                 f"{len(self.problems)} problems of {', '.join(kinds)}, for example {self.problems[0].mnk}"
             )
         return self._index[problem]
@@ -250,8 +250,8 @@ def read_records(path: Path, allow_mixed: bool = False) -> Shards:
     return Shards(metadata.fingerprints, rows)
 
 
-def bundled_recording(acc: Acc = "fp32", family: str = Sm90WsConfig.family) -> Path:
-    """The recording shipped for one accumulator and kernel family: ``data/recordings/*_<family>_*<acc>*``.
+def bundled_recording(precision: str = "fp32", family: str = Sm90WsConfig.family) -> Path:
+    """The recording shipped for one precision and kernel family: ``data/recordings/*_<family>_*<precision>*``.
 
     The first family of an architecture may go by the architecture's name: ``sm90`` for ``sm90_ws``.
 
@@ -260,10 +260,11 @@ def bundled_recording(acc: Acc = "fp32", family: str = Sm90WsConfig.family) -> P
     """
     arch = family.partition("_")[0]
     names = [family, arch] if family == next(name for name in CONFIGS if name.startswith(arch)) else [family]
-    paths = [path for name in names for path in sorted((data_dir() / "recordings").glob(f"*_{name}_*{acc}*.parquet"))]
+    folder = data_dir() / "recordings"
+    paths = [path for name in names for path in sorted(folder.glob(f"*_{name}_*{precision}*.parquet"))]
     if not paths:
         raise RecordError(
-            f"no {acc} recording of {family} ships with this package: name one, or `cudal2 record` one on a GPU"
+            f"no {precision} recording of {family} ships with this package: name one, or `cudal2 record` one on a GPU"
         )
     return paths[0]
 

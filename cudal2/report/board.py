@@ -33,8 +33,13 @@ Shape = TypeVar("Shape", bound=Compared)
 
 def board_title(key: str) -> str:
     """``offline/fp32/on`` in words."""
-    mode, acc, pdl = key.split("/")
-    return f"{mode.capitalize()}, {acc} accumulation, our PDL {pdl}"
+    mode, precision, pdl = key.split("/")
+    return f"{mode.capitalize()}, {precision_title(precision)}, our PDL {pdl}"
+
+
+def precision_title(precision: str) -> str:
+    """``fp32``, ``fp16`` or ``bf16`` (:attr:`Problem.precision`) in words; of the first two the operands are fp16."""
+    return "bf16 operands, fp32 accumulation" if precision == "bf16" else f"{precision} accumulation"
 
 
 def baseline_title(name: str) -> str:
@@ -76,7 +81,7 @@ class Board:
     """One leaderboard.
 
     Attributes:
-        key: ``mode/acc/pdl``.
+        key: :attr:`Final.key`.
         standings: Baselines that were measured, in the order of reports.
         rivals: Every other contestant in our place, against the reference.
         finals: The newest final of each shape, by sizes; shapes without a kernel of ours included.

@@ -29,8 +29,8 @@ _COUNTS = (
     "foreign kernels) are compared on the shapes they were entered on, and on no other."
 )
 _TERMS = (
-    "accumulators, modes and PDL columns are leaderboards of their own; a speed-up across two of them is refused, and "
-    "so is one over a torch that was allowed to sum in fp16 under an fp32 label."
+    "accumulators, operand types, modes and PDL columns are leaderboards of their own; a speed-up across two is "
+    "refused, and so is one over a torch that was allowed to sum in half precision under an fp32 label."
 )
 _HOST = (
     "offline leaderboards hold device time between events, server leaderboards the host's: a native client submits one "
@@ -64,9 +64,11 @@ def lead(shards: Shards, found: Sequence[Board]) -> str:
     span = _span(dates) or "at an unknown date"
     shapes = {final.problem.mnk for board in found for final in board.finals}
     protocol = ", ".join(sorted({str(fingerprint.protocol) for fingerprint in shards.fingerprints}))
+    dtypes = " or ".join(sorted({final.problem.dtype for board in found for final in board.finals}, reverse=True))
     rounds = rounds_text(shards)
     return (
-        f"C = A B, fp16 in and out, {len(shapes)} shapes, measured {span}. Protocol v{protocol} (docs/protocol.md): "
+        f"C = A B, {dtypes} in and out, {len(shapes)} shapes, measured {span}. "
+        f"Protocol v{protocol} (docs/protocol.md): "
         f"results checked before and after timing; all contestants of a shape interleaved in {rounds}; "
         "CUDA graphs over rotating buffers that outsize the L2; N(0,1) data; clocks free and logged."
     )

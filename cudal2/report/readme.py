@@ -16,7 +16,7 @@ from cudal2.records.finals import REFERENCE, latest_finals
 from cudal2.records.fingerprint import Fingerprint
 from cudal2.records.latency import Latency
 from cudal2.records.shards import Rows, Shards
-from cudal2.report.board import Board, Standing, baseline_title, boards
+from cudal2.report.board import Board, Standing, baseline_title, boards, precision_title
 from cudal2.report.notes import rounds_text, selected_beforehand
 from cudal2.report.serving import FIGURES, NONE_SERVED, ServerBoard, figures, server_boards
 from cudal2.report.speed import Row, search_markdown, speed_markdown
@@ -31,7 +31,7 @@ _SERVED = (REFERENCE, "torch")
 
 
 def results_markdown(shards: Shards, tables: Sequence[KernelTable] = (), latencies: Rows[Latency] = NONE_SERVED) -> str:
-    """Where it was measured, then one board per mode and accumulator with both PDL columns, the losses, what is served.
+    """Where it was measured, then one board per mode and precision with both PDL columns, the losses, what is served.
 
     Args:
         shards: Finals.
@@ -40,17 +40,17 @@ def results_markdown(shards: Shards, tables: Sequence[KernelTable] = (), latenci
     """
     columns: dict[tuple[str, str], list[Board]] = {}
     for board in boards(shards.measurements):
-        mode, acc, _ = board.key.split("/")
-        columns.setdefault((mode, acc), []).append(board)
+        mode, precision, _ = board.key.split("/")
+        columns.setdefault((mode, precision), []).append(board)
     parts = [_provenance(shards)]
-    for (mode, acc), found in columns.items():
+    for (mode, precision), found in columns.items():
         lines = [f"- PDL {_pdl(board)}: {_losses(board)}" for board in found]
-        lines += [_served(table) for table in tables if table.header.acc == acc]
-        parts += [f"### {mode.capitalize()}, {acc} accumulation", _table(found), "\n".join(lines)]
-    by_acc: dict[str, list[ServerBoard]] = {}
+        lines += [_served(table) for table in tables if table.header.precision == precision]
+        parts += [f"### {mode.capitalize()}, {precision_title(precision)}", _table(found), "\n".join(lines)]
+    by_precision: dict[str, list[ServerBoard]] = {}
     for served in server_boards(latencies.rows):
-        by_acc.setdefault(served.acc, []).append(served)
-    parts += [_server(acc, served) for acc, served in by_acc.items()]
+        by_precision.setdefault(served.precision, []).append(served)
+    parts += [_server(precision, served) for precision, served in by_precision.items()]
     return "\n\n".join(parts)
 
 
@@ -187,7 +187,7 @@ def _row(column: str, standing: Standing[Any]) -> list[str]:
     ]
 
 
-def _server(acc: str, found: Sequence[ServerBoard]) -> str:
+def _server(precision: str, found: Sequence[ServerBoard]) -> str:
     """Host latency per state and rate: the reference and torch by their p50, the tails and device time beside it."""
     head = ["state", "against", "shapes", "geomean", "mean", "won / tied / lost", "lost", "slower", "worst"]
     rows = [[*head, *(f"{name} (theirs / ours us)" for name in FIGURES)]]
@@ -206,7 +206,9 @@ def _server(acc: str, found: Sequence[ServerBoard]) -> str:
     )
     lines = [f"- {line}" for board in found if (line := _server_remarks(board))]
     table = "\n".join(f"| {' | '.join(row)} |" for row in rows)
-    return "\n\n".join(part for part in (f"### Server, {acc} accumulation", text, table, "\n".join(lines)) if part)
+    return "\n\n".join(
+        part for part in (f"### Server, {precision_title(precision)}", text, table, "\n".join(lines)) if part
+    )
 
 
 def _server_remarks(board: ServerBoard) -> str:

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from pathlib import Path
 
-from cudal2.problem import Problem
+from cudal2.problem import Problem, precision_of
 from cudal2.records.fingerprint import Fingerprint
 from cudal2.records.measurement import Measurement, Status
 from cudal2.rl.scoring import Outcome, Scorer
@@ -53,17 +53,17 @@ def found(scorer: Scorer) -> tuple[Found | None, ...]:
 
 
 def write_tables(scorer: Scorer, fingerprint: Fingerprint, run_dir: Path) -> tuple[Path, ...]:
-    """Writes a kernel table of what was measured so far, one file per accumulator and layout.
+    """Writes a kernel table of what was measured so far, one file per layout and precision.
 
     Returns:
-        ``table.json``, or ``table_<acc>_<layout>.json`` each if the problems are of several kinds.
+        ``table.json``, or ``table_<precision>_<layout>.json`` each if the problems are of several kinds.
     """
     rows = _contenders(scorer)
-    kinds = sorted({(problem.acc, problem.layout) for problem in scorer.problems})
+    kinds = sorted({problem.signature for problem in scorer.problems})
     paths = []
-    for acc, layout in kinds:
-        path = run_dir / ("table.json" if len(kinds) == 1 else f"table_{acc}_{layout}.json")
-        KernelTable.from_measurements(rows, fingerprint, acc, layout).save(path)
+    for acc, layout, dtype in kinds:
+        path = run_dir / ("table.json" if len(kinds) == 1 else f"table_{precision_of(acc, dtype)}_{layout}.json")
+        KernelTable.from_measurements(rows, fingerprint, acc, layout, dtype=dtype).save(path)
         paths.append(path)
     return tuple(paths)
 

@@ -138,7 +138,7 @@ class ReplayRunner:
 
     def _miss(self, problem: Problem, name: str) -> ReplayMissError:
         return ReplayMissError(
-            f"{problem.mnk} ({problem.acc}, {problem.layout}): {name} was not recorded; "
+            f"{problem.mnk} ({problem.precision}, {problem.layout}): {name} was not recorded; "
             "use on_missing='mask', or record the whole space"
         )
 

@@ -1,4 +1,4 @@
-"""``hgemm``: a drop-in for ``torch.matmul`` on fp16 CUDA matrices that launches the kernel table's winner.
+"""``hgemm``: a drop-in for ``torch.matmul`` on fp16 and bf16 CUDA matrices that launches the kernel table's winner.
 
 Anything the table or its kernels do not serve goes to ``torch.matmul``, with the reason logged once.
 """
@@ -19,7 +19,7 @@ import torch
 from cudal2.codegen import generator_version
 from cudal2.errors import EnvironmentProblemError, NothingValidError, TableError, UsageError
 from cudal2.launch.driver import ensure_context
-from cudal2.problem import Acc, Layout, Problem
+from cudal2.problem import Acc, Dtype, Layout, Problem
 from cudal2.runtime.kernels import DeviceKernels, Route
 from cudal2.runtime.operands import ALIGNMENT_BYTES, Operand, derive_problem, overlap
 from cudal2.table import TUNED_ELSEWHERE, Device, KernelTable
@@ -55,17 +55,17 @@ def hgemm(
     (:func:`warmup`). Differentiable, and traceable by ``torch.compile``.
 
     Args:
-        a: [m, k], fp16, dense row-major.
-        b: [k, n], fp16, dense: row-major, or K-major as the ``.t()`` of a row-major [n, k].
-        out: [m, n], fp16, where to put the result; must not overlap ``a`` or ``b``.
+        a: [m, k], fp16 or bf16, dense row-major.
+        b: [k, n], of the same type, dense: row-major, or K-major as the ``.t()`` of a row-major [n, k].
+        out: [m, n], of the same type, where to put the result; must not overlap ``a`` or ``b``.
         table: A table or its file; by default the first fit on the search path (:meth:`KernelTable.load`).
-        acc: Accumulator.
+        acc: Accumulator; fp32 for bf16.
         strict: Raise where ``torch.matmul`` would have to step in. Sizes that only the untuned ``sm80_mma`` kernel can
             take are its, not an error.
 
     Raises:
         UsageError: The shapes do not match, or ``out`` cannot hold the result.
-        TableError: The table given is for another device, accumulator or layout.
+        TableError: The table given is for another device, accumulator, layout or type.
         NotLoadedError: A CUDA graph is being captured and the kernel is not loaded.
         NothingValidError: With ``strict``: why no kernel of ours can do it.
     """
@@ -97,6 +97,7 @@ def warmup(
     *,
     acc: Acc = "fp32",
     layout: Layout = "tn",
+    dtype: Dtype = "fp16",
     device: int | None = None,
     strict: bool = False,
 ) -> dict[str, str]:
@@ -107,6 +108,7 @@ def warmup(
         table: As in :func:`hgemm`.
         acc: Accumulator.
         layout: Layout of B.
+        dtype: Type of the matrices.
         device: Index of the GPU; the current one by default.
         strict: As in :func:`hgemm`.
 
@@ -123,7 +125,7 @@ def warmup(
     with _on(index):
         for shape in shapes:
             sizes = Problem.parse(shape) if isinstance(shape, str) else Problem(*shape)
-            route = _device_route(index, Problem(sizes.m, sizes.n, sizes.k, acc, layout), table, strict)
+            route = _device_route(index, Problem(sizes.m, sizes.n, sizes.k, acc, layout, dtype), table, strict)
             done[sizes.mnk] = f"torch.matmul: {route.reason}" if route.reason else route.name
     return done
 
@@ -184,13 +186,13 @@ def _route(a: Key, b: Key, out: Key | None, table: TableLike, acc: Acc, strict: 
 def _device_route(index: int, problem: Problem, table: TableLike, strict: bool) -> Route:
     kernels = _device_kernels(index)
     if table is None:
-        found = _default_table(kernels.device, problem.acc, problem.layout)
+        found = _default_table(kernels.device, *problem.signature)
         if isinstance(found, str):
             return Route(problem, found)
         table = found
     else:
         table = table if isinstance(table, KernelTable) else _table_file(Path(table))
-        table.check(kernels.device, problem.acc, problem.layout)
+        table.check(kernels.device, *problem.signature)
     return kernels.route(problem, table, torch.cuda.is_current_stream_capturing(), strict)
 
 
@@ -204,9 +206,9 @@ def _device_kernels(index: int) -> DeviceKernels:
 
 
 @cache
-def _default_table(device: Device, acc: Acc, layout: Layout) -> KernelTable | str:
+def _default_table(device: Device, acc: Acc, layout: Layout, dtype: Dtype) -> KernelTable | str:
     try:
-        table = KernelTable.load(None, device, acc, layout)
+        table = KernelTable.load(None, device, acc, layout, dtype)
     except TableError as error:
         return str(error)
     versions = {"generator_version": generator_version(*table.families)} if table.families else {}

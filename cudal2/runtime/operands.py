@@ -5,11 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from cudal2.errors import UsageError
-from cudal2.problem import Acc, Layout, Problem
+from cudal2.problem import Acc, Dtype, Layout, Problem
 
 #: TMA and the vector stores want operands to start on such a boundary.
 ALIGNMENT_BYTES = 16
-DTYPE = "float16"
+#: By torch's names without ``torch.``.
+DTYPES: dict[str, Dtype] = {"float16": "fp16", "bfloat16": "bf16"}
 
 
 @dataclass(frozen=True)
@@ -25,7 +26,7 @@ class Operand:
 
     shape: tuple[int, ...]
     strides: tuple[int, ...]
-    dtype: str = DTYPE
+    dtype: str = "float16"
     device: str = "cuda:0"
 
 
@@ -51,7 +52,7 @@ def derive_problem(a: Operand, b: Operand, out: Operand | None = None, acc: Acc 
     if out is not None and not _dense(out.shape, out.strides):
         return f"out has strides {out.strides}, not the {(n, 1)} of a dense row-major matrix"
     try:
-        return Problem(m, n, k, acc, layout)
+        return Problem(m, n, k, acc, layout, DTYPES[a.dtype])
     except UsageError as error:
         return str(error)
 
@@ -83,8 +84,10 @@ def _foreign(a: Operand, b: Operand, out: Operand | None) -> str:
     for name, operand in named:
         if len(operand.shape) != 2:
             return f"{name} has {len(operand.shape)} dimensions; 2 are served"
-        if operand.dtype != DTYPE:
-            return f"{name} is {operand.dtype}; {DTYPE} is served"
+        if operand.dtype not in DTYPES:
+            return f"{name} is {operand.dtype}; {' and '.join(DTYPES)} are served"
+        if operand.dtype != a.dtype:
+            return f"{name} is {operand.dtype}, a is {a.dtype}; one type is served"
         if operand.device != a.device:
             return f"{name} is on {operand.device}, a on {a.device}"
         if not operand.device.startswith("cuda"):

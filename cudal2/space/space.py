@@ -268,7 +268,7 @@ class SearchSpace:
 
     def _nothing_valid(self, problem: Problem) -> str:
         """What the sizes of the problem removed, and one sentence that says why."""
-        name = f"{problem.mnk} {problem.acc} {problem.layout}"
+        name = f"{problem.mnk} {problem.precision} {problem.layout}"
         left = f"no configuration of space '{self.settings.name}' is legal for {name}"
         possible = self.possible_flat(problem)
         if possible.size == 0:

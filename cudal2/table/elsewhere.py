@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from cudal2.arch import Arch
-from cudal2.problem import Acc, Layout
+from cudal2.problem import Acc, Dtype, Layout
 from cudal2.records.fingerprint import Fingerprint
 from cudal2.records.measurement import Measurement
 from cudal2.space.families import FAMILIES
@@ -20,7 +20,12 @@ TUNED_ELSEWHERE = "tuned on "
 
 
 def tuned_elsewhere(
-    measurements: Iterable[Measurement], fingerprint: Fingerprint, arch: Arch, acc: Acc = "fp32", layout: Layout = "tn"
+    measurements: Iterable[Measurement],
+    fingerprint: Fingerprint,
+    arch: Arch,
+    acc: Acc = "fp32",
+    layout: Layout = "tn",
+    dtype: Dtype = "fp16",
 ) -> KernelTable:
     """The winners among kernels that run on ``arch``, for its reference part.
 
@@ -32,6 +37,7 @@ def tuned_elsewhere(
         arch: The architecture to make the table for.
         acc: Accumulator of the table; other rows are left out.
         layout: Layout of the table; other rows are left out.
+        dtype: Type of A, B and C of the table; other rows are left out.
     """
     spaces = {name: SearchSpace(arch, family=name) for name, family in FAMILIES.items() if family.runs_on(arch)}
     rows = []
@@ -39,7 +45,7 @@ def tuned_elsewhere(
         space = spaces.get(row.config.family) if row.config is not None else None
         if space is not None and row.config is not None and row.ok and not space.explain(row.config, row.problem):
             rows.append(replace(row, ref_times_us=()))
-    header = Header.from_fingerprint(fingerprint, acc, layout)
+    header = Header.from_fingerprint(fingerprint, acc, layout, dtype)
     soft = {**header.soft, "gpu": f"{TUNED_ELSEWHERE}{fingerprint.gpu}"}
-    entries = [replace(entry, evidence="transferred") for entry in select(rows, acc, layout)]
+    entries = [replace(entry, evidence="transferred") for entry in select(rows, acc, layout, dtype=dtype)]
     return KernelTable(replace(header, device=Device.of_arch(arch), soft=soft), entries)

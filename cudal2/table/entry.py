@@ -8,7 +8,7 @@ from typing import Any, Literal, get_args
 
 from cudal2.arch import Arch
 from cudal2.errors import Cudal2Error, TableError
-from cudal2.problem import Acc, Dtype, Layout, Problem
+from cudal2.problem import Acc, Dtype, Layout, Problem, precision_of
 from cudal2.records.fingerprint import Fingerprint
 from cudal2.space.config import KernelConfig
 
@@ -82,15 +82,25 @@ class Header:
     schema: int = TABLE_SCHEMA
 
     @classmethod
-    def from_fingerprint(cls, fingerprint: Fingerprint, acc: Acc, layout: Layout) -> Header:
+    def from_fingerprint(cls, fingerprint: Fingerprint, acc: Acc, layout: Layout, dtype: Dtype = "fp16") -> Header:
         """The header of a table made from measurements of this environment."""
         soft = {name: str(getattr(fingerprint, name)) for name in _SOFT}
-        return cls(Device.from_fingerprint(fingerprint), acc, layout, {**soft, "protocol": str(fingerprint.protocol)})
+        soft["protocol"] = str(fingerprint.protocol)
+        return cls(Device.from_fingerprint(fingerprint), acc, layout, soft, dtype)
 
     @property
     def kind(self) -> str:
         """The hard part as text, which is also the conventional file name: ``sm90_132sm_141gb_fp32_tn``."""
-        return f"{self.device.name}_{self.acc}_{self.layout}"
+        return f"{self.device.name}_{self.precision}_{self.layout}"
+
+    @property
+    def precision(self) -> str:
+        """:func:`precision_of` its types."""
+        return precision_of(self.acc, self.dtype)
+
+    def problem(self, m: int, n: int, k: int) -> Problem:
+        """These sizes by this table's types and layout."""
+        return Problem(m, n, k, self.acc, self.layout, self.dtype)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, ready for JSON."""

@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from cudal2.errors import TableError, UsageError
-from cudal2.problem import Problem
 from cudal2.records.counters import NAMES, ProfileBook
 from cudal2.settings import GuardRule
 from cudal2.table.entry import Device, Entry, Header
@@ -90,7 +89,7 @@ def guard(
 def _value(entry: Entry, metric: str, header: Header, book: ProfileBook) -> float | None:
     if metric == SPEEDUP or entry.config is None:
         return entry.speedup
-    counters = book.get(Problem(entry.m, entry.n, entry.k, header.acc, header.layout), entry.config)
+    counters = book.get(header.problem(entry.m, entry.n, entry.k), entry.config)
     value: float | None = getattr(counters, metric, None)
     return value
 
@@ -108,7 +107,7 @@ def _fallen_back(entry: Entry, rule: GuardRule, value: float) -> Entry:
 def _same_device(header: Header, book: ProfileBook) -> None:
     if book.fingerprint is None:
         return
-    theirs = Header.from_fingerprint(book.fingerprint, header.acc, header.layout)
+    theirs = Header.from_fingerprint(book.fingerprint, header.acc, header.layout, header.dtype)
     if theirs.device != header.device:
         device = Device.from_fingerprint(book.fingerprint).name
         raise TableError(f"the counters are of {device}, the table of {header.device.name}: profile on that GPU")

@@ -1,4 +1,4 @@
-"""``KernelTable``: loads, checks, searches, merges and saves the winners of one device, accumulator and layout.
+"""``KernelTable``: loads, checks, searches, merges and saves the winners of one device, layout and precision.
 
 The file is JSON with sorted keys, one line per shape, configurations spelt out and a checksum over all of it.
 """
@@ -18,7 +18,7 @@ from typing import Any
 from cudal2.arch import SM90, arch_of
 from cudal2.atomic import write_atomically
 from cudal2.errors import Cudal2Error, TableError
-from cudal2.problem import Acc, Layout, Problem
+from cudal2.problem import Acc, Dtype, Layout, Problem, require_accumulator
 from cudal2.records.fingerprint import Fingerprint
 from cudal2.records.measurement import Measurement, Mode
 from cudal2.space.config import KernelConfig
@@ -37,7 +37,7 @@ TMA_ROW_BYTES = 16
 
 
 class KernelTable:
-    """The winners of one device, accumulator and layout; immutable, so that threads may share it.
+    """The winners of one device, layout and precision; immutable, so that threads may share it.
 
     Args:
         header: What holds for every entry.
@@ -67,7 +67,12 @@ class KernelTable:
 
     @classmethod
     def load(
-        cls, path: Path | str | None = None, device: Device | None = None, acc: Acc = "fp32", layout: Layout = "tn"
+        cls,
+        path: Path | str | None = None,
+        device: Device | None = None,
+        acc: Acc = "fp32",
+        layout: Layout = "tn",
+        dtype: Dtype = "fp16",
     ) -> KernelTable:
         """Reads a table.
 
@@ -77,15 +82,16 @@ class KernelTable:
             device: The GPU it must be for; ``None`` takes any, to look at a table on a machine without that GPU.
             acc: Accumulator it must be for; with a path, checked only together with ``device``.
             layout: Layout of B, as ``acc``.
+            dtype: Type of A, B and C, as ``acc``. Where the search path has no bf16 table, the choices of the fp16 one.
 
         Raises:
-            TableError: There is none, it is corrupt, or it is for another device, accumulator or layout.
+            TableError: There is none, it is corrupt, or it is for another device, accumulator, layout or type.
         """
         if path is None:
-            return cls._search(device, acc, layout)
+            return cls._search(device, acc, layout, dtype)
         table = cls._read(Path(path))
         if device is not None:
-            table.check(device, acc, layout)
+            table.check(device, acc, layout, dtype)
         return table
 
     @classmethod
@@ -99,6 +105,7 @@ class KernelTable:
         pdl: bool | None = None,
         evidence: Evidence = "searched",
         incumbent: KernelTable | None = None,
+        dtype: Dtype = "fp16",
     ) -> KernelTable:
         """Chooses a winner per shape: the lowest median, ties to the incumbent and then to the smaller kernel.
 
@@ -111,19 +118,20 @@ class KernelTable:
             pdl: Only kernels with, or without, programmatic dependent launch; by default whichever is faster.
             evidence: What rows outside finals amount to: ``searched``, or ``exhaustive`` if every legal one is there.
             incumbent: The table in use.
+            dtype: Type of A, B and C of the table; other rows are left out.
         """
         held = incumbent.entries if incumbent is not None else ()
         incumbents = {entry.mnk: entry.config for entry in held if entry.config is not None}
-        entries = select(measurements, acc, layout, mode, pdl, evidence, incumbents)
-        return cls(Header.from_fingerprint(fingerprint, acc, layout), entries)
+        entries = select(measurements, acc, layout, mode, pdl, evidence, incumbents, dtype)
+        return cls(Header.from_fingerprint(fingerprint, acc, layout, dtype), entries)
 
-    def check(self, device: Device, acc: Acc, layout: Layout) -> None:
-        """Makes sure the table is for this device, accumulator and layout.
+    def check(self, device: Device, acc: Acc, layout: Layout, dtype: Dtype = "fp16") -> None:
+        """Makes sure the table is for this device, accumulator, layout and type.
 
         Raises:
             TableError: It is not; the message names both.
         """
-        wanted = Header(device, acc, layout, {}).kind
+        wanted = Header(device, acc, layout, {}, dtype).kind
         if wanted != self.header.kind:
             raise TableError(f"{self._label} is for {self.header.kind}, not for {wanted}: make one with `cudal2 train`")
 
@@ -139,12 +147,12 @@ class KernelTable:
         """
         shape = (m, n, k)
         if shape not in self._best:
-            self._best[shape] = self._usable(self._problem(m, n, k))[0]
+            self._best[shape] = self._usable(self.header.problem(m, n, k))[0]
         return self._best[shape]
 
     def explain(self, m: int, n: int, k: int) -> str:
         """In words: what :meth:`best` chooses and why, and which neighbours it passed over."""
-        entry, notes = self._usable(self._problem(m, n, k))
+        entry, notes = self._usable(self.header.problem(m, n, k))
         if entry is None:
             return "; ".join([f"{m}_{n}_{k}: no entry to use", *notes])
         how = "exact" if (entry.m, entry.n, entry.k) == (m, n, k) else f"nearest legal, {entry.mnk}"
@@ -156,9 +164,9 @@ class KernelTable:
         """The better entry of each shape: more evidence first, then a time that is lower by more than noise.
 
         Raises:
-            TableError: The other table is for another device, accumulator or layout.
+            TableError: The other table is for another device, accumulator, layout or type.
         """
-        other.check(self.header.device, self.header.acc, self.header.layout)
+        other.check(self.header.device, self.header.acc, self.header.layout, self.header.dtype)
         header = self.header if self.families & other.families else self.header.with_versions_of(other.header)
         for difference in header.soft_differences(other.header.soft):
             logger.warning("merging tables measured in different environments: %s", difference)
@@ -179,13 +187,29 @@ class KernelTable:
         was measured in the other layout wins. Of 21 shapes measured in both on an H200, the choice for ``tn`` took
         0.5 % more time in ``nn`` than the best one there, at most 5 %.
         """
-        made = KernelTable(replace(self.header, layout=layout), ())
+        return self._transferred(replace(self.header, layout=layout))
+
+    def for_dtype(self, dtype: Dtype) -> KernelTable:
+        """The same choices for operands of another type, as :meth:`for_layout`: bytes and registers stay the same.
+
+        Nothing says yet how far behind the best of its own type such a choice is.
+
+        Raises:
+            UsageError: The other type has no such accumulator.
+        """
+        require_accumulator(self.header.acc, dtype)
+        return self._transferred(replace(self.header, dtype=dtype))
+
+    def _transferred(self, header: Header) -> KernelTable:
+        made = KernelTable(header, ())
         entries = []
         for entry in self.entries:
-            config = made._fitted(entry.config, made._problem(entry.m, entry.n, entry.k)) if entry.config else None
+            config = (
+                made._fitted(entry.config, made.header.problem(entry.m, entry.n, entry.k)) if entry.config else None
+            )
             if entry.config is None or config is not None:
                 entries.append(replace(entry, config=config, evidence="transferred"))
-        return KernelTable(made.header, entries)
+        return KernelTable(header, entries)
 
     def save(self, path: Path | str) -> None:
         """Writes the table, replacing what is there.
@@ -204,7 +228,7 @@ class KernelTable:
 
         Raises:
             EnvironmentProblemError: The file cannot be written.
-            TableError: The table there is corrupt or for another device, accumulator or layout.
+            TableError: The table there is corrupt or for another device, accumulator, layout or type.
         """
         path = Path(path)
         with locked(path):
@@ -253,12 +277,13 @@ class KernelTable:
         return table
 
     @classmethod
-    def _search(cls, device: Device | None, acc: Acc, layout: Layout) -> KernelTable:
+    def _search(cls, device: Device | None, acc: Acc, layout: Layout, dtype: Dtype) -> KernelTable:
+        require_accumulator(acc, dtype)
         places, seen = search_path(), []
         for place in places:
             tables = [cls._read(path) for path in table_files(place)]
             seen += [table.header.kind for table in tables]
-            fits = [table for table in tables if (table.header.acc, table.header.layout) == (acc, layout)]
+            fits = [table for table in tables if table.header.problem(1, 1, 1).signature == (acc, layout, dtype)]
             fits = [table for table in fits if device is None or table.header.device == device]
             if len(fits) > 1:
                 names = ", ".join(str(table.path) for table in fits)
@@ -266,13 +291,14 @@ class KernelTable:
             if fits:
                 logger.info("kernel table: %s", fits[0].path)
                 return fits[0]
+        if dtype != "fp16":
+            table = cls._search(device, acc, layout, "fp16")
+            logger.warning("no %s table for %s: the choices of %s, made for fp16", dtype, layout, table.path)
+            return table.for_dtype(dtype)
         wanted = f"{device.name if device else 'any device'}, {acc}, {layout}"
         found = f"there are {', '.join(sorted(set(seen)))}" if seen else "there are none"
         looked = ", ".join(map(str, places))
         raise TableError(f"no kernel table for {wanted} ({found} in {looked}): make one with `cudal2 train`")
-
-    def _problem(self, m: int, n: int, k: int) -> Problem:
-        return Problem(m, n, k, self.header.acc, self.header.layout)
 
     def _usable(self, problem: Problem) -> tuple[Entry | None, list[str]]:
         exact = self.lookup(problem.m, problem.n, problem.k)
@@ -296,7 +322,7 @@ class KernelTable:
         """Entries within reach, the exact one included, nearest first by Euclidean distance of the logarithms."""
         near = []
         for entry in self.entries:
-            if _tma_reads(self._problem(entry.m, entry.n, entry.k)) != _tma_reads(problem):
+            if _tma_reads(self.header.problem(entry.m, entry.n, entry.k)) != _tma_reads(problem):
                 continue
             steps = [
                 abs(math.log(mine / theirs))

@@ -6,7 +6,7 @@ import statistics
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 
-from cudal2.problem import Acc, Layout, Problem
+from cudal2.problem import Acc, Dtype, Layout, Problem
 from cudal2.records.finals import REFERENCE, Final, group_finals
 from cudal2.records.measurement import Measurement, Mode
 from cudal2.records.shards import dedupe
@@ -26,6 +26,7 @@ def select(
     pdl: bool | None = None,
     evidence: Evidence = "searched",
     incumbents: Mapping[str, KernelConfig] | None = None,
+    dtype: Dtype = "fp16",
 ) -> list[Entry]:
     """One entry per shape; a shape where cuBLASLt-AutoTuning is faster gets a baseline entry with the reason.
 
@@ -37,8 +38,9 @@ def select(
         pdl: Only rows with this setting; by default the faster of the two.
         evidence: What the rows that are no finals amount to.
         incumbents: Configurations in use by ``M_N_K``; they win ties.
+        dtype: Type of A, B and C of the table; other rows are left out.
     """
-    rows = [row for row in measurements if (row.problem.acc, row.problem.layout, row.mode) == (acc, layout, mode)]
+    rows = [row for row in measurements if (*row.problem.signature, row.mode) == (acc, layout, dtype, mode)]
     rows = [row for row in rows if pdl is None or row.config is None or row.pdl == pdl]
     finals: dict[Problem, dict[bool, Final]] = defaultdict(dict)
     for final in group_finals(rows):

@@ -178,7 +178,15 @@ def reproduce_command(evaluation: Evaluation, options: Sequence[str] = ()) -> st
     columns = {final.pdl for final in evaluation.finals}
     pdl = "both" if len(columns) == 2 else "on" if True in columns else "off"
     words = ["python", "-m", "cudal2", "eval", "--mnk", problem.mnk, "--acc_precise", problem.acc]
-    words += ["--layout", problem.layout, "--pdl", pdl, *(word for name in judged for word in ("--config", name))]
+    words += [
+        "--dtype",
+        problem.dtype,
+        "--layout",
+        problem.layout,
+        "--pdl",
+        pdl,
+        *(word for name in judged for word in ("--config", name)),
+    ]
     words += ["--warmup_seconds", f"{limits.warmup_s:g}"]
     if limits.benchmark_s is not None:
         words += ["--benchmark_seconds", f"{limits.benchmark_s:g}"]
@@ -253,7 +261,7 @@ def write(evaluation: Evaluation, base_dir: Path, environment: Mapping[str, Any]
     Raises:
         EnvironmentProblemError: The directory cannot be written.
     """
-    stem = f"{evaluation.problem.mnk}_{evaluation.problem.acc}_offline"
+    stem = f"{evaluation.problem.mnk}_{evaluation.problem.precision}_offline"
     text = json.dumps(to_dict(evaluation, environment, command), indent=1, allow_nan=False) + "\n"
     files = {f"{stem}.json": text}
     for final in evaluation.finals:
