@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import pytest
 import torch
 
 from cudal2.bench.check_data import Operands, revealing, zero_one
-from cudal2.bench.correctness import Checks, check_sample, compare, compare_exact, error_bound
+from cudal2.bench.correctness import Aftermath, Checks, check_sample, compare, compare_exact, error_bound
 from cudal2.bench.inputs import BufferSets, as_math
 from cudal2.problem import Acc, Dtype, Layout, Problem
 
@@ -261,6 +262,23 @@ def test_the_sample_after_timing_sees_a_wrong_row(layout: Layout, dtype: Dtype) 
     result = check_sample(sets, 2, seed=0)
     assert not result.ok and result.reason.startswith("after timing, set 2, rows ")
     assert not check_sample(sets, 1, seed=0).ok  # never written: NaN
+
+
+def test_what_a_replay_left_is_looked_at_when_it_is_done() -> None:
+    problem = Problem(32, 48, 64)
+    sets = BufferSets(problem, 3, "cpu")
+    for ruin, reason in (
+        (lambda: None, ""),
+        (lambda: sets.c(2)[31, 47].fill_(math.nan), "1 of 3 outputs hold NaN or were not written"),
+        (lambda: sets.c(1).mul_(1.5), "after timing, set 1, rows ["),
+    ):
+        aftermath = Aftermath(sets, 3, index=1, seed=0)
+        for index in range(3):
+            sets.c(index).copy_((sets.a(index).float() @ as_math(sets.b(index), problem.layout).float()).half())
+        ruin()
+        aftermath.look()
+        result = aftermath.result()
+        assert result.ok is (not reason) and reason in result.reason
 
 
 def test_a_reference_that_is_not_finite_is_our_mistake_not_a_wildcard() -> None:

@@ -67,6 +67,21 @@ def test_the_one_whose_outputs_are_checked_runs_last() -> None:
         assert len(chip.order) == 9
 
 
+def test_all_replays_are_under_way_before_one_is_waited_for() -> None:
+    """The device never stands still between two replays, and the host has time for something else."""
+    events: list[str] = []
+
+    def graph(name: str) -> Any:
+        def begin() -> Any:
+            events.append(f"begin {name}")
+            return lambda: events.append(f"wait {name}") or 1.0
+
+        return SimpleNamespace(begin=begin)
+
+    interleave([graph("a"), graph("b")], 3, random.Random(0), meanwhile=lambda: events.append("meanwhile"))
+    assert [event.split()[0] for event in events] == ["begin"] * 6 + ["meanwhile"] + ["wait"] * 6
+
+
 def test_interleaving_ranks_rightly_where_one_after_the_other_does_not() -> None:
     """A contestant 3 % faster, on a chip that loses 1 % per replay."""
     chip = DriftingChip()
