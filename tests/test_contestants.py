@@ -127,6 +127,21 @@ def test_quack_that_cannot_run_or_load_leaves_the_others_alone(fake_quack, buffe
     assert "quack does not compete: quack-kernels does not load" in caplog.text, "the package, not its configurations"
 
 
+def test_quack_is_compiled_ahead_once_for_a_version_and_a_type(fake_quack, monkeypatch, tmp_path):
+    monkeypatch.setenv("QUACK_CACHE_DIR", str(tmp_path / "quack"))
+    work = contestants.OPTIONAL["quack"].ahead("fp16")
+    assert [config for config, _ in work.items] == list(quack.CONFIGS)
+    for item in pickle.loads(pickle.dumps(work.items))[:2]:
+        work.compile(types.SimpleNamespace(device="cpu"), item)
+    assert fake_quack.calls == [(128, 256)] * 2
+    assert contestants.OPTIONAL["quack"].ahead("fp16") is not None, "not before it is finished"
+    work.finished()
+    assert contestants.OPTIONAL["quack"].ahead("fp16") is None
+    assert contestants.OPTIONAL["quack"].ahead("bf16") is not None
+    monkeypatch.setattr(quack, "_version", lambda: "0.6.6")
+    assert contestants.OPTIONAL["quack"].ahead("fp16") is not None
+
+
 class Kernel:
     """Inductor's ``CachingAutotuner``: launches a function on its arguments."""
 

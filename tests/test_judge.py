@@ -390,6 +390,25 @@ def test_every_small_shape_is_brought_up_in_every_process_at_once_a_large_one_in
     assert brought == [(8192, lengths), (128, lengths)], "processes that died are left to come up by themselves"
 
 
+def test_what_contestants_compile_ahead_is_compiled_once_and_before_any_process_waits(monkeypatch, capsys, caplog):
+    finished = []
+
+    def call_each(worker, job, items, processes, deadline_s):
+        yield from (WorkerError("no such tile") if item == 2 else None for item in items)
+
+    def ahead(dtype):
+        return None if finished else contestants.Ahead(print, (1, 2, 3), lambda: finished.append(dtype))
+
+    monkeypatch.setattr(judge_module, "call_each", call_each)
+    quack = dataclasses.replace(contestants.OPTIONAL["quack"], ahead=ahead)
+    monkeypatch.setitem(contestants.OPTIONAL, "quack", quack)
+    requests = [dataclasses.replace(request, optional=("quack", "triton")) for request in requests_for(64, 96)]
+    with caplog.at_level("INFO"):
+        judge_module._compile_ahead("worker", requests)
+    assert finished == ["fp16"] and "compiling quack: 3/3" in capsys.readouterr().err
+    assert "quack: a configuration does not compile: no such tile" in caplog.text
+
+
 @pytest.mark.timeout(120)
 def test_leaving_early_ends_every_process():
     with Worker(0, session=ProcessSession) as worker:

@@ -19,7 +19,7 @@ from cudal2.bench import device
 from cudal2.bench.device import gpu_lock
 from cudal2.bench.isolation import IsolatedProcess, JobDiedError, JobFailedError, JobTimeoutError
 from cudal2.bench.jobs import Candidate, Prepared
-from cudal2.bench.worker import PRELOAD, Worker
+from cudal2.bench.worker import PRELOAD, Worker, call_each
 from cudal2.build.artifact import BuiltKernel
 from cudal2.errors import EnvironmentProblemError, WorkerError
 from cudal2.launch.driver import LaunchError
@@ -349,3 +349,38 @@ def test_clocks_are_asked_for_again_only_when_they_are_old(monkeypatch: pytest.M
         clocks.recent(0.2)
     assert asked == [100.0, 100.3]
     assert clocks.recent(0.2).sm_clock_mhz == 2
+
+
+def squares(session: FakeSession, item: int) -> None:
+    """Job: writes a file where it can, and dies of 3."""
+    folder, number = item
+    if number == 3:
+        os.kill(os.getpid(), signal.SIGKILL)
+    if number == 5:
+        raise ValueError("no fives")
+    (Path(folder) / str(number)).write_text(str(os.getpid()))
+
+
+@pytest.mark.timeout(60)
+def test_items_are_done_beside_each_other_and_each_costs_itself_alone(tmp_path: Path) -> None:
+    with Worker(0, session=FakeSession, preload=()) as worker:
+        ends = list(call_each(worker, squares, [(str(tmp_path), number) for number in range(8)], 3, 20.0))
+        assert worker.pid is None, "its own process has no part in it"
+    assert sorted(str(end) for end in ends if end is not None) == ["no fives", "the worker process died of SIGKILL"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["0", "1", "2", "4", "6", "7"]
+    assert 1 < len({path.read_text() for path in tmp_path.iterdir()}) <= 4, "processes are used again"
+
+
+@pytest.mark.timeout(60)
+def test_leaving_in_the_middle_of_the_items_ends_their_processes(tmp_path: Path) -> None:
+    with Worker(0, session=FakeSession, preload=()) as worker:
+        ends = call_each(worker, sleeps, [0.0, 600.0, 600.0], 2, 900.0)
+        assert next(ends) is None
+        started = time.monotonic()
+        ends.close()
+        assert time.monotonic() - started < RESPAWN_S
+
+
+def sleeps(session: FakeSession, seconds: float) -> None:
+    """Job."""
+    time.sleep(seconds)

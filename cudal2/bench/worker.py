@@ -6,9 +6,10 @@ import logging
 import os
 import signal
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import AbstractContextManager, ExitStack, suppress
+from queue import SimpleQueue
 from typing import Any
 
 from cudal2.bench import jobs
@@ -169,6 +170,49 @@ class Worker(Closing):
             raise WorkerError(f"{problem.mnk} cannot be prepared on the GPU: {error}") from error
 
 
+def call_each(
+    worker: Worker, job: Callable[..., Any], items: Sequence[Any], processes: int, deadline_s: float
+) -> Iterator[WorkerError | None]:
+    """Runs a job once for each item in fresh processes beside each other, for what takes long and is not timed.
+
+    Args:
+        worker: Whose GPU they get; its own process is left alone.
+        job: Importable function of a session and an item.
+        items: Picklable.
+        processes: How many at once, at most.
+        deadline_s: Seconds each item may take.
+
+    Yields:
+        For each item as it ends: why it failed, or ``None``.
+    """
+    processes = min(processes, len(items))
+    with worker.hold(), ExitStack() as stack, ThreadPoolExecutor(processes) as pool:
+        siblings = [stack.enter_context(worker.sibling()) for _ in range(processes)]
+        idle: SimpleQueue[Worker] = SimpleQueue()
+        for sibling in siblings:
+            idle.put(sibling)
+
+        def one(item: Any) -> WorkerError | None:
+            process = idle.get()
+            try:
+                process._process.call(job, item, deadline_s=deadline_s)
+            except WorkerError as error:
+                return error
+            finally:
+                idle.put(process)
+            return None
+
+        calls = [pool.submit(one, item) for item in items]
+        try:
+            for call in as_completed(calls):
+                yield call.result()
+        except BaseException:
+            for call in calls:
+                call.cancel()
+            _kill(siblings)
+            raise
+
+
 def call_together(
     job: Callable[..., Any], arguments: Mapping[Worker, tuple[Any, ...]], deadline_s: float = PREPARE_DEADLINE_S
 ) -> None:
@@ -193,9 +237,13 @@ def call_together(
         except WorkerError:
             raise  # the others end what they are at, and stay up
         except BaseException:
-            # Ctrl-C reaches this thread alone, and the pool waits for the others.
-            for worker in arguments:
-                if worker.pid is not None:
-                    with suppress(ProcessLookupError):
-                        os.killpg(worker.pid, signal.SIGKILL)
+            _kill(arguments)
             raise
+
+
+def _kill(workers: Iterable[Worker]) -> None:
+    """Ctrl-C reaches the main thread alone, and a pool of threads waits for what its workers are at."""
+    for worker in workers:
+        if worker.pid is not None:
+            with suppress(ProcessLookupError):
+                os.killpg(worker.pid, signal.SIGKILL)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import importlib.util
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from cudal2.errors import EnvironmentProblemError, UsageError, first_line
+from cudal2.problem import Dtype
 
 if TYPE_CHECKING:
     from cudal2.bench.baselines.autotune import AutoTuner
@@ -24,11 +25,44 @@ class OptionalContestant:
         package: What pip calls it.
         choose: Prepares its calls, the best ones where it has several, with whatever compiling that takes; they are
             plain values that another process can bind as well. Empty, with a warning, if it has nothing here.
+        ahead: What is worth compiling before that for operands of a type; ``None`` if nothing is left to compile.
+        load: Imports what takes long to import.
     """
 
     module: str
     package: str
     choose: Callable[[AutoTuner, BothLayouts], Sequence[Baseline]]
+    ahead: Callable[[Dtype], Ahead | None] = lambda dtype: None
+    load: Callable[[], object] = lambda: None
+
+
+@dataclass(frozen=True)
+class Ahead:
+    """What a contestant can have compiled before anything is chosen, in any number of processes at once.
+
+    Attributes:
+        compile: Importable; takes a worker's session and one of the items, and leaves the result in a cache on disk.
+        items: What there is to compile, plain values.
+        finished: Remembers that it is done, for other processes and runs.
+    """
+
+    compile: Callable[[Any, Any], None]
+    items: tuple[Any, ...]
+    finished: Callable[[], None]
+
+
+def _quack_ahead(dtype: Dtype) -> Ahead | None:
+    from cudal2.bench.baselines import quack
+
+    return quack.ahead(dtype)
+
+
+def _load_quack() -> None:
+    from cudal2.bench.baselines import quack
+    from cudal2.bench.baselines.baseline import NotSupportedError
+
+    with suppress(NotSupportedError):  # said when it is chosen
+        quack.load()
 
 
 def _quack(tuner: AutoTuner, buffers: BothLayouts) -> Sequence[Baseline]:
@@ -44,7 +78,7 @@ def _triton(tuner: AutoTuner, buffers: BothLayouts) -> Sequence[Baseline]:
 
 
 OPTIONAL = {
-    "quack": OptionalContestant("quack", "quack-kernels", _quack),
+    "quack": OptionalContestant("quack", "quack-kernels", _quack, _quack_ahead, _load_quack),
     "triton": OptionalContestant("triton", "triton", _triton),
 }
 

@@ -7,19 +7,24 @@ launch, which is its default.
 from __future__ import annotations
 
 import functools
+import hashlib
 import importlib.metadata
 import logging
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
 
+from cudal2.atomic import write_atomically
 from cudal2.bench.baselines.autotune import AutoTuner
 from cudal2.bench.baselines.baseline import BothLayouts, NotSupportedError
-from cudal2.bench.baselines.contestants import reasons
-from cudal2.problem import Layout
+from cudal2.bench.baselines.contestants import Ahead, reasons
+from cudal2.bench.inputs import TORCH_DTYPES
+from cudal2.paths import cache_dir
+from cudal2.problem import Dtype, Layout
 
 logger = logging.getLogger(__name__)
 
@@ -106,7 +111,7 @@ class QuackGemm:
         Raises:
             NotSupportedError: The package does not load.
         """
-        return BoundQuack(self, _gemm(), buffers.tensors(_LAYOUT))
+        return BoundQuack(self, load(), buffers.tensors(_LAYOUT))
 
 
 class BoundQuack:
@@ -138,10 +143,27 @@ class BoundQuack:
             )  # fmt: skip
 
 
+def ahead(dtype: Dtype) -> Ahead | None:
+    """Every configuration for operands of a type; ``None`` if its cache has them."""
+    made = (_version(), torch.__version__, str(torch.version.cuda), dtype, *CONFIGS)
+    marker = _cache() / f"{dtype}-{hashlib.sha256(repr(made).encode()).hexdigest()[:16]}.compiled"
+    if marker.is_file():
+        return None
+    items = tuple((config, dtype) for config in CONFIGS)
+    return Ahead(compile_one, items, lambda: write_atomically(marker, repr(made)))
+
+
+def compile_one(session: Any, item: tuple[QuackConfig, Dtype]) -> None:
+    """Job: compiles one configuration into QuACK's own cache, which serves every shape, by one small launch."""
+    config, dtype = item
+    operands = [torch.zeros((256, 256), dtype=TORCH_DTYPES[dtype], device=session.device) for _ in range(3)]
+    BoundQuack(QuackGemm(config), load(), [(operands[0], operands[1], operands[2])]).launch(0, 0)
+
+
 def choose(tuner: AutoTuner) -> list[QuackGemm]:
     """The fastest right configuration, found as cuBLASLt's algorithms are; all are compiled before any is timed."""
     try:
-        _gemm()
+        load()
     except NotSupportedError as error:
         logger.warning("quack does not compete: %s", error)
         return []
@@ -156,9 +178,19 @@ def _version() -> str:
     return importlib.metadata.version(PACKAGE)
 
 
-def _gemm() -> Callable[..., Any]:
-    # Read when its compiler is imported.
+def _cache() -> Path:
+    return Path(os.environ.get("QUACK_CACHE_DIR") or cache_dir() / "quack")
+
+
+def load() -> Callable[..., Any]:
+    """QuACK's GEMM, imported.
+
+    Raises:
+        NotSupportedError: The package does not load.
+    """
+    # Read when its compiler and its cache are imported.
     os.environ.setdefault("CUTE_DSL_ARCH", "sm_90a")
+    os.environ.setdefault("QUACK_CACHE_DIR", str(_cache()))
     with reasons(f"{PACKAGE} does not load"):
         from quack.gemm import gemm
     found: Callable[..., Any] = gemm

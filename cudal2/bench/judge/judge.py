@@ -23,12 +23,14 @@ from cudal2.bench.judge.arena import DeviceArena, baseline_entrants, call_entran
 from cudal2.bench.judge.final import Contest, Entrant, contest
 from cudal2.bench.judge.foreign import foreign_entrants
 from cudal2.bench.rounds import RoundLimits
-from cudal2.bench.worker import PREPARE_DEADLINE_S, Worker, call_together
+from cudal2.bench.worker import PREPARE_DEADLINE_S, Worker, call_each, call_together
 from cudal2.build.artifact import BuiltKernel
+from cudal2.build.cores import default_jobs
 from cudal2.build.foreign import ForeignKernel
 from cudal2.errors import WorkerError
 from cudal2.floor import floor_us
 from cudal2.problem import Problem
+from cudal2.progress import track
 from cudal2.records.measurement import Measurement
 from cudal2.settings import BenchSettings
 from cudal2.space.config import KernelConfig
@@ -131,6 +133,8 @@ class Judgement:
 
 def bring_up(session: Any, request: FinalRequest, replay_ms: float) -> None:
     """Job: a problem's data, the libraries and their kernels; what a process meets first takes it longest."""
+    for name in request.optional:
+        contestants.OPTIONAL[name].load()
     arena = _arena(session, request, replay_ms)
     with _libraries(session, request) as libraries:
         for entrant in baseline_entrants(request.problem, libraries, ()):
@@ -211,6 +215,7 @@ def judge(
     """
     settings = requests[0].settings
     with worker.hold(), contextlib.ExitStack() as stack:
+        _compile_ahead(worker, requests)
         fresh = [stack.enter_context(worker.sibling()) for _ in range(settings.final_processes)]
         _bring_up_together(worker, fresh, requests)
         selections: dict[FinalRequest, Selection] = {}
@@ -247,6 +252,21 @@ def run_final(worker: Worker, request: FinalRequest) -> Judgement:
     if judgement.failure:
         raise WorkerError(judgement.failure)
     return judgement
+
+
+def _compile_ahead(worker: Worker, requests: Sequence[FinalRequest]) -> None:
+    """What the optional contestants will need, on all cores, before anyone waits for it."""
+    asked = dict.fromkeys((name, request.problem.dtype) for request in requests for name in request.optional)
+    for name, dtype in asked:
+        work = contestants.OPTIONAL[name].ahead(dtype)
+        if work is None:
+            continue
+        ends = call_each(worker, work.compile, work.items, default_jobs(), _OPTIONAL_DEADLINE_S)
+        failures = [error for error in track(ends, f"compiling {name}", len(work.items)) if error is not None]
+        for error in failures:
+            logger.info("%s: a configuration does not compile: %s", name, error)
+        if len(failures) < len(work.items):
+            work.finished()
 
 
 def _bring_up_together(worker: Worker, fresh: Sequence[Worker], requests: Sequence[FinalRequest]) -> None:
