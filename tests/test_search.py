@@ -1,5 +1,6 @@
 """Budgets, sessions and strategies: what a measurement costs, what a strategy may see, what it finds."""
 
+import dataclasses
 import math
 
 import numpy as np
@@ -8,6 +9,7 @@ import pytest
 from cudal2.records.measurement import Measurement, Status
 from cudal2.search.analytic import columns_of, predict_us, rank
 from cudal2.search.base import FAILURE_LOG_RATIO, Budget, SearchSession, log_ratio, search
+from cudal2.search.beam import FAVOURITES, beam_from
 from cudal2.search.compare import compare
 from cudal2.search.nearest import nearest_strategy
 from cudal2.search.strategies import STRATEGIES
@@ -136,3 +138,19 @@ def test_with_one_neighbour_its_own_order_is_followed(runner):
     best = max((row for row in rows if row.ok), key=lambda row: row.speedup)
     first = search("nearest", nearest_strategy(runner, [other]), runner, problem, Budget(1)).measurements[0]
     assert first.config == best.config
+
+
+def test_a_beam_begins_with_the_starts_that_are_legal_and_goes_on_with_steps_of_the_best(runner):
+    problem, other = runner.problems[3], runner.problems[0]
+    legal = list(runner.space.enumerate(problem))
+    starts = legal[-3:]
+    illegal = dataclasses.replace(starts[0], stages=5)
+    counting = CountingRunner(runner)
+    strategy = beam_from({problem: [*starts, illegal], other: legal[:1]})
+    search("beam", strategy, counting, problem, Budget(40), seed=1)
+    assert counting.asked[:3] == starts and illegal not in counting.asked
+    first = counting.asked[: 3 + FAVOURITES]
+    best = min((row for row in runner.run(problem, first) if row.ok), key=lambda row: row.median_us).config
+    step = counting.asked[len(first)]
+    moved = [axis.name for axis in runner.space.axes if getattr(step, axis.name) != getattr(best, axis.name)]
+    assert len(set(moved) - {"stages"}) <= 1

@@ -13,14 +13,20 @@ from cudal2.cli.runners import Opened, add_backend, open_runner
 from cudal2.errors import NothingValidError, UsageError
 
 if TYPE_CHECKING:
+    from cudal2.problem import Problem
     from cudal2.search.base import SearchResult, Strategy
+    from cudal2.space.config import KernelConfig
     from cudal2.table.entry import Evidence
 
-STRATEGIES = ("random", "hill_climb", "exhaustive", "analytic", "policy")
+STRATEGIES = ("random", "hill_climb", "beam", "exhaustive", "analytic", "policy")
+
+#: Configurations of each PDL setting that ``--from`` takes from earlier records.
+STARTS = 6
 
 _EPILOG = """examples:
   cudal2 search --strategy random --budget 64                 every recorded shape, 64 measurements each
   cudal2 search --mnk 64_4096_64 --strategy exhaustive --backend gpu
+  cudal2 search --strategy beam --from runs/mine/records --budget 100 --backend gpu --pdl on
   cudal2 search --strategy policy --run-dir runs/mine --budget 16"""
 
 
@@ -39,6 +45,14 @@ def add(commands: Any) -> argparse.ArgumentParser:
     )
     parser.add_argument("--seed", type=shared.seed, default=0, metavar="S", help="seed of the strategy (default 0)")
     parser.add_argument("--run-dir", type=Path, metavar="DIR", help="with policy: the run whose policy proposes")
+    parser.add_argument(
+        "--from",
+        dest="starts",
+        nargs="+",
+        type=Path,
+        metavar="RECORDS",
+        help="with beam: begin with each shape's best in these recordings or directories of records",
+    )
     parser.add_argument("--records", type=Path, metavar="DIR", help="with gpu: append every measurement there")
     parser.add_argument("--table", type=Path, metavar="FILE", help="merge the winners into this kernel table")
     add_backend(parser)
@@ -53,6 +67,8 @@ def run(arguments: argparse.Namespace) -> int:
 
     if arguments.strategy == "policy" and arguments.run_dir is None:
         raise UsageError("--strategy policy needs --run-dir, the run whose policy proposes")
+    if arguments.starts and arguments.strategy != "beam":
+        raise UsageError("--from is for --strategy beam")
     with open_runner(arguments, arguments.records) as opened:
         strategy = _strategy(arguments, opened)
         results = [
@@ -68,13 +84,25 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _strategy(arguments: argparse.Namespace, opened: Opened) -> Strategy:
+    from cudal2.search.beam import beam_from
     from cudal2.search.strategies import STRATEGIES as KNOWN
 
+    if arguments.starts:
+        return beam_from(_starts(arguments.starts))
     if arguments.strategy in KNOWN:
         return KNOWN[arguments.strategy]
     from cudal2.rl.rank import policy_strategy
 
     return policy_strategy(arguments.run_dir, opened.runner.space)
+
+
+def _starts(records: list[Path]) -> dict[Problem, list[KernelConfig]]:
+    """The best few of each problem in earlier records."""
+    from cudal2.records.recording import read_records
+    from cudal2.runners.finals import best_configs
+
+    rows = [row for path in records for row in read_records(path, allow_mixed=True).measurements]
+    return best_configs(rows, STARTS)
 
 
 def _merge(arguments: argparse.Namespace, opened: Opened, results: list[SearchResult]) -> None:
