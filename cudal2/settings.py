@@ -28,9 +28,10 @@ _BOUNDS: dict[str, tuple[float, float]] = {
     **dict.fromkeys(
         ("replays", "final_rounds", "heuristic_results", "n_envs", "n_steps", "n_epochs", "hidden"), (1, 1e6)
     ),
-    **dict.fromkeys(("selection_rounds", "finalists"), (1, 1_000)),
+    **dict.fromkeys(("selection_rounds", "finalists", "final_parts"), (1, 1_000)),
     "final_processes": (1, 100),
     "presoak_s": (0.0, 3_600.0),
+    "warm_s": (0.0, 3_600.0),
     **dict.fromkeys(("replay_ms", "final_replay_ms", "deadline_s"), (1e-3, 1e6)),
     **dict.fromkeys(("learning_rate", "gamma", "gae_lambda"), (0.0, 1.0)),
     "batch_size": (2, 1e6),
@@ -95,10 +96,12 @@ class BenchSettings:
         replays: Replays per measurement while searching.
         selection_rounds: Shuffled rounds, of ``replay_ms`` each, in which the contestants of a final are selected.
         finalists: Configurations of ours that go on from the selection, per PDL column.
-        final_replay_ms: Device time of one graph replay for a final figure, at least.
+        final_replay_ms: Device time of each contestant in a round of a final figure, at least.
+        final_parts: Replays that it is split into, each in an order of its own.
         final_processes: Fresh processes, one after the other, that a final figure is measured in.
         final_rounds: Shuffled rounds of a final figure in each of them.
         presoak_s: Untimed rounds before a figure's, in each process, for shapes whose floor is above 100 us.
+        warm_s: The same for floors of 5 to 100 us.
         l2_multiple: Reuse distance of every buffer, in L2 sizes.
         deadline_s: Wall time one candidate may take before its worker is killed.
         quarantine_fraction: A time under this fraction of the hardware floor is set aside.
@@ -114,9 +117,11 @@ class BenchSettings:
     selection_rounds: int = 7
     finalists: int = 1
     final_replay_ms: float = 20.0
+    final_parts: int = 4
     final_processes: int = 2
     final_rounds: int = 3
     presoak_s: float = 2.0
+    warm_s: float = 0.3
     l2_multiple: float = 3.0
     deadline_s: float = 10.0
     quarantine_fraction: float = 0.9

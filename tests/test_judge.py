@@ -305,9 +305,11 @@ def test_a_lost_context_ends_the_final_and_names_who_lost_it(monkeypatch):
 
 def test_processes_share_the_seconds_and_draw_orders_of_their_own():
     request = FinalRequest(Problem(16, 24, 64), (), SETTINGS)
-    assert [request.process_limits(number) for number in (0, 1)] == [RoundLimits(3, seed=0), RoundLimits(3, seed=1)]
+    assert [request.process_limits(number) for number in (0, 1)] == [
+        RoundLimits(3, seed=seed, parts=SETTINGS.final_parts) for seed in (0, 1)
+    ]
     longer = dataclasses.replace(request, limits=RoundLimits(9, warmup_s=5, benchmark_s=10, seed=7))
-    assert longer.process_limits(1) == RoundLimits(9, warmup_s=2.5, benchmark_s=5, seed=8)
+    assert longer.process_limits(1) == RoundLimits(9, warmup_s=2.5, benchmark_s=5, seed=8, parts=SETTINGS.final_parts)
 
 
 def test_what_heats_the_chip_is_soaked_first_in_every_process():
@@ -315,6 +317,15 @@ def test_what_heats_the_chip_is_soaked_first_in_every_process():
     assert [large.process_limits(number).warmup_s for number in (0, 1)] == [SETTINGS.presoak_s] * 2
     longer = dataclasses.replace(large, limits=RoundLimits(9, warmup_s=10, benchmark_s=10))
     assert longer.process_limits(0).warmup_s == 5.0
+    warm = FinalRequest(Problem(1024, 2048, 2048), (), SETTINGS)
+    assert warm.process_limits(0).warmup_s == SETTINGS.warm_s and not warm.heats
+
+
+def test_the_time_of_a_round_is_split_but_for_a_foreign_kernel():
+    ours = FinalRequest(Problem(16, 24, 64), (), SETTINGS)
+    assert ours.figure_replay_ms * ours.process_limits(0).parts == SETTINGS.final_replay_ms
+    foreign = dataclasses.replace(ours, foreign=object())
+    assert (foreign.figure_replay_ms, foreign.process_limits(0).parts) == (SETTINGS.final_replay_ms, 1)
 
 
 class ProcessSession:
@@ -332,7 +343,7 @@ class ProcessSession:
         arena_module.context_fault = lambda: None
 
     def context(self, problem, settings, replay_ms):
-        lethal = {(16, 24, 96): settings.replay_ms, (16, 24, 128): settings.final_replay_ms}
+        lethal = {(16, 24, 96): settings.replay_ms, (16, 24, 128): settings.final_replay_ms / settings.final_parts}
         if lethal.get((problem.m, problem.n, problem.k)) == replay_ms:
             os.kill(os.getpid(), signal.SIGKILL)
         return HostContext(problem, host_gemm(problem, problem.layout))
@@ -381,7 +392,7 @@ def test_every_small_shape_is_brought_up_in_every_process_at_once_a_large_one_in
 
     monkeypatch.setattr(judge_module, "call_together", call_together)
     large = FinalRequest(Problem(8192, 8192, 8192), (), SETTINGS)
-    lengths = [SETTINGS.replay_ms, SETTINGS.final_replay_ms, SETTINGS.final_replay_ms]
+    lengths = [SETTINGS.replay_ms, *[SETTINGS.final_replay_ms / SETTINGS.final_parts] * 2]
     bring_up_together = judge_module._bring_up_together
     bring_up_together("selecting", ["fresh", "fresher"], [*requests_for(64, 96), large, *requests_for(160)])
     assert brought == [(64, lengths), (96, lengths), (160, lengths)]

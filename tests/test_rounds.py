@@ -41,6 +41,29 @@ def test_every_contestant_runs_once_per_round_in_changing_order():
     assert len(first) == 4, "someone never went first"
 
 
+def test_a_round_in_parts_is_the_mean_of_replays_in_orders_of_their_own():
+    chip = HeatingChip()
+    contestants = {name: chip.contestant(name, 1.0) for name in "abcd"}
+    times, clocks = run_rounds(contestants, RoundLimits(rounds=5, parts=4), lambda: chip.replays, chip.now)
+    assert {len(values) for values in times.values()} == {5} == {len(clocks)}
+    counted = chip.order[4:]
+    passes = [tuple(counted[index : index + 4]) for index in range(0, 80, 4)]
+    assert all(sorted(order) == list("abcd") for order in passes) and len(set(passes)) > 10
+    replays = [5 + at for at, name in enumerate(counted[:16]) if name == "a"]
+    assert times["a"][0] == pytest.approx(1.0 + 0.01 * np.mean(replays))
+    whole = HeatingChip()
+    spread = {}
+    for parts in (1, 4):
+        runs = run_rounds(
+            {name: whole.contestant(name, 1.0 / parts) for name in "abcd"},
+            RoundLimits(rounds=12, parts=parts),
+            lambda: 0,
+            whole.now,
+        )[0]
+        spread[parts] = np.std(np.array(runs["a"]) / np.array(runs["b"]))
+    assert spread[4] < spread[1], "a drift within a round must reach everyone more evenly"
+
+
 def test_orders_depend_on_the_seed_alone():
     assert shuffled_order("abcdef", 7, 3) == shuffled_order("abcdef", 7, 3)
     orders = {tuple(shuffled_order("abcdef", seed, index)) for seed in range(4) for index in range(4)}

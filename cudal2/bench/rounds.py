@@ -24,6 +24,7 @@ class RoundLimits:
 
     Attributes:
         rounds: Rounds that count.
+        parts: Replays of each contestant in a round that counts, in new orders each; their mean is the round's time.
         warmup_s: Wall seconds of rounds that do not count, before the others; 0 still runs one.
         benchmark_s: Wall seconds after which no round begins once ``MIN_ROUNDS`` are done; ``None`` for no limit.
         seed: Seed of the orders.
@@ -33,10 +34,11 @@ class RoundLimits:
     warmup_s: float = 0.0
     benchmark_s: float | None = None
     seed: int = 0
+    parts: int = 1
 
 
 def shuffled_order(names: Sequence[str], seed: int, index: int, warmup: bool = False) -> list[str]:
-    """Order of round ``index``: the same seed gives the same orders, whatever the caller drew before."""
+    """Order number ``index``: the same seed gives the same orders, whatever the caller drew before."""
     rng = np.random.default_rng((seed, index, int(warmup)))
     return [names[position] for position in rng.permutation(len(names))]
 
@@ -48,7 +50,7 @@ def run_rounds(
     now: Callable[[], float] = time.monotonic,
     warmup: Mapping[str, Callable[[], object]] | None = None,
 ) -> tuple[dict[str, list[float]], list[Clocks]]:
-    """Runs each contestant's timed replay once per round.
+    """Runs each contestant's timed replay in every round, once or in as many parts as the limits say.
 
     Args:
         contestants: Name to a call that replays once and returns microseconds per launch.
@@ -72,7 +74,11 @@ def run_rounds(
     for index in range(limits.rounds):
         if limits.benchmark_s is not None and index >= MIN_ROUNDS and now() - start >= limits.benchmark_s:
             break
-        for name in shuffled_order(names, limits.seed, index):
-            times[name].append(contestants[name]())
+        spent = dict.fromkeys(names, 0.0)
+        for part in range(index * limits.parts, (index + 1) * limits.parts):
+            for name in shuffled_order(names, limits.seed, part):
+                spent[name] += contestants[name]()
+        for name in names:
+            times[name].append(spent[name] / limits.parts)
         clocks.append(read_clocks())
     return times, clocks

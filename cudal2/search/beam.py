@@ -1,4 +1,4 @@
-"""Beam search: the steps of the best few so far, in batches, from the model's favourites and what earlier records liked.
+"""Beam search: steps of the best few so far, in batches, from the model's favourites and what earlier records liked.
 
 A step moves one axis by one value and, where that alone is not legal, takes the deepest ring of stages that is: wider
 tiles need fewer stages, narrower ones leave room for more.

@@ -122,7 +122,7 @@ class Contest:
         entrants: Everyone who entered, without what only this process could call.
         failures: Why an entrant has no time.
         errors: Largest error over its bound in the checks.
-        launches: Launches per replay.
+        launches: Launches per counted round.
         times: Microseconds per launch of every counted round, right or not.
         details: What the launches say of themselves.
         clocks: After each counted round.
@@ -174,6 +174,7 @@ def contest(entrants: Sequence[Entrant], arena: Arena, limits: RoundLimits) -> C
             held.times, held.clocks = run_rounds(timed, limits, arena.clocks, warmup=warmup)
         for label, launches in prepared.items():
             _inspect(label, launches, arena, held)
+        held.launches = {label: count * limits.parts for label, count in held.launches.items()}
     finally:
         for launches in prepared.values():
             launches.close()

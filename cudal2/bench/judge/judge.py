@@ -44,6 +44,8 @@ _ROUND_DEADLINE_S = 20.0
 _OPTIONAL_DEADLINE_S = 240.0
 #: Above this floor a run heats the chip to its power limit, and clocks fall until it is warm.
 _HEATING_FLOOR_US = 100.0
+#: Above this one it draws enough power for its clocks to fall within the first rounds.
+_WARMING_FLOOR_US = 5.0
 #: In the free text of rows that a selection timed.
 SELECTION_DETAIL = "selection"
 
@@ -77,6 +79,24 @@ class FinalRequest:
         return floor_us(self.problem.m, self.problem.n, self.problem.k) > _HEATING_FLOOR_US
 
     @property
+    def soak_s(self) -> float:
+        """Seconds of untimed rounds in each process before those that count."""
+        floor = floor_us(self.problem.m, self.problem.n, self.problem.k)
+        if floor <= _WARMING_FLOOR_US:
+            return 0.0
+        return self.settings.presoak_s if floor > _HEATING_FLOOR_US else self.settings.warm_s
+
+    @property
+    def parts(self) -> int:
+        """Replays that a round's time is split into; one where a foreign kernel's clock needs its length."""
+        return 1 if self.foreign is not None else self.settings.final_parts
+
+    @property
+    def figure_replay_ms(self) -> float:
+        """Device time of one replay of a figure, at least."""
+        return self.settings.final_replay_ms / self.parts
+
+    @property
     def setup_deadline_s(self) -> float:
         """Seconds after which preparing it hangs, the rounds not counted."""
         return _SETUP_DEADLINE_S + _OPTIONAL_DEADLINE_S * len(self.optional)
@@ -91,9 +111,10 @@ class FinalRequest:
         whole, share = self.rounds, 1.0 / self.settings.final_processes
         return RoundLimits(
             rounds=whole.rounds,
-            warmup_s=max(whole.warmup_s * share, self.settings.presoak_s if self.heats else 0.0),
+            warmup_s=max(whole.warmup_s * share, self.soak_s),
             benchmark_s=None if whole.benchmark_s is None else whole.benchmark_s * share,
             seed=whole.seed + number,
+            parts=self.parts,
         )
 
 
@@ -178,7 +199,7 @@ def choose(held: Contest, count: int) -> tuple[Entrant, ...]:
 def figure(session: Any, request: FinalRequest, selection: Selection, limits: RoundLimits) -> Contest:
     """Job: the selected and every baseline in the rounds of one process."""
     settings, problem = request.settings, request.problem
-    arena = _arena(session, request, settings.final_replay_ms)
+    arena = _arena(session, request, request.figure_replay_ms)
     visitors = foreign_entrants(session, request.foreign, problem, settings, arena.context.sets.count)
     with _libraries(session, request) as libraries, visitors as foreign:
         baselines = baseline_entrants(problem, libraries, selection.tuned)
@@ -273,7 +294,7 @@ def _bring_up_together(worker: Worker, fresh: Sequence[Worker], requests: Sequen
     """The first problem, and all whose data is small enough to wait in every process for its turn."""
     for request in (requests[0], *(request for request in requests[1:] if not request.heats)):
         settings = request.settings
-        arguments = {process: (request, settings.final_replay_ms) for process in fresh}
+        arguments = {process: (request, request.figure_replay_ms) for process in fresh}
         try:
             call_together(bring_up, {worker: (request, settings.replay_ms), **arguments}, PREPARE_DEADLINE_S)
         except WorkerError as error:
