@@ -12,7 +12,7 @@ import pytest
 from cudal2 import codegen
 from cudal2.errors import ToolchainError, UsageError
 from cudal2.paths import kernels_dir
-from cudal2.space.config import Sm80MmaConfig, Sm90WsConfig
+from cudal2.space.config import Sm80MmaConfig, Sm90SmallConfig, Sm90WsConfig
 from cudal2.space.families import FAMILIES
 from cudal2.space.sm90_ws import geometry
 
@@ -34,6 +34,8 @@ SPLIT = dataclasses.replace(BASE, tile_n=64, cluster_m=1, split_k=4, epilogue="d
 LIGHT = dataclasses.replace(BASE, tile_n=96, schedule="pingpong", tile_m=64, stages=3, cluster_m=1, ctas_per_sm=2)
 MMA = Sm80MmaConfig(128, 128, 32, 4, 2, 2, "swizzle", 2, "plain", "wide", 16, 2)
 ODD = Sm80MmaConfig(16, 96, 16, 3, 1, 2, "pad", 1, "staggered", "direct", 2, 4)
+SMALL = Sm90SmallConfig(64, 32, 64, 4, "wgmma", 4, 1)
+TINY = Sm90SmallConfig(32, 32, 128, 2, "mma", 4, 8)
 RENDERS = [
     (BASE, "fp32", "tn", "fp16"),
     (SPLIT, "fp32", "tn", "fp16"),
@@ -42,6 +44,8 @@ RENDERS = [
     (MMA, "fp32", "tn", "fp16"),
     (ODD, "fp16", "nn", "fp16"),
     (MMA, "fp32", "nn", "bf16"),
+    (SMALL, "fp32", "tn", "fp16"),
+    (TINY, "fp16", "nn", "fp16"),
 ]
 
 
@@ -56,7 +60,7 @@ def test_render_is_the_golden_one(request_):
     assert source.text == (GOLDEN / f"{source.name}.cu").read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize("config", [BASE, MMA], ids=lambda config: config.family)
+@pytest.mark.parametrize("config", [BASE, SMALL, MMA], ids=lambda config: config.family)
 def test_no_placeholder_is_left(config):
     assert "$" not in codegen.render(config, "fp32", "tn").text
 
@@ -115,7 +119,19 @@ def test_every_compile_time_axis_of_sm80_mma_makes_another_kernel(change):
     assert codegen.render(dataclasses.replace(MMA, raster="n", group=1), "fp32", "tn") == base
 
 
-@pytest.mark.parametrize("config", [BASE, MMA], ids=lambda config: config.family)
+@pytest.mark.parametrize(
+    "change",
+    [{"tile_m": 128}, {"tile_n": 64}, {"tile_k": 128}, {"stages": 3}, {"variant": "mma"}, {"warps": 8}, {"split_k": 2}],
+    ids=lambda change: next(iter(change)),
+)
+def test_every_compile_time_axis_of_sm90_small_makes_another_kernel(change):
+    other, base = (codegen.render(config, "fp32", "tn") for config in (dataclasses.replace(SMALL, **change), SMALL))
+    assert other.name != base.name
+    assert other.text.splitlines()[1:] != base.text.splitlines()[1:], "only the comment changed"
+    assert codegen.render(dataclasses.replace(SMALL, l2_prefetch=64), "fp32", "tn") == base
+
+
+@pytest.mark.parametrize("config", [BASE, SMALL, MMA], ids=lambda config: config.family)
 def test_accumulator_layout_and_dtype_make_other_kernels(config):
     kinds = [(acc, layout, "fp16") for acc in ("fp32", "fp16") for layout in ("nn", "tn")]
     sources = [codegen.render(config, *kind) for kind in (*kinds, ("fp32", "nn", "bf16"), ("fp32", "tn", "bf16"))]
@@ -165,7 +181,7 @@ def test_a_header_included_by_a_header_counts_and_a_missing_one_is_named(kernels
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_another_family_changes_neither_version_nor_digest(family, kernels):
-    config = {"sm90_ws": BASE, "sm80_mma": MMA}[family]
+    config = {"sm90_ws": BASE, "sm90_small": SMALL, "sm80_mma": MMA}[family]
     version, digest = (
         codegen.generator_version(family, kernels=kernels),
         codegen.render(config, "fp32", "tn", kernels=kernels).digest,

@@ -1,4 +1,4 @@
-"""Two kernel families through everything that is generic over them: names, records, replay, tables, search."""
+"""The kernel families through everything that is generic over them: names, records, replay, tables, search."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from fabricated_recording import FINGERPRINT
 
-from cudal2.arch import ARCHS, SM80, SM90
+from cudal2.arch import ARCHS, SM80, SM86, SM90
 from cudal2.bench.judge.evaluate import table_configs
 from cudal2.build.artifact import BuiltKernel
 from cudal2.cli import arguments as shared
@@ -25,7 +25,7 @@ from cudal2.search.analytic import columns_of, predict_us
 from cudal2.search.base import Budget, search
 from cudal2.search.strategies import STRATEGIES
 from cudal2.settings import SpaceSettings, load_space
-from cudal2.space.config import KernelConfig, Sm80MmaConfig, Sm90WsConfig
+from cudal2.space.config import KernelConfig, Sm80MmaConfig, Sm90SmallConfig, Sm90WsConfig
 from cudal2.space.defaults import default_configs, fallback_config
 from cudal2.space.families import FAMILIES, family_of, family_on
 from cudal2.space.space import SearchSpace
@@ -33,6 +33,7 @@ from cudal2.table import Device, Entry, Header, KernelTable, tuned_elsewhere
 
 MMA = Sm80MmaConfig(64, 64, 32, 3, 2, 2, "swizzle", 2, "plain", "wide", 16, 2, "m", 1)
 WS = Sm90WsConfig(64, 64, 64, 2, "coop", 1, 1, 1, 1, "tma", 1, "m", 1, False)
+SMALL = Sm90SmallConfig(64, 32, 64, 4, "wgmma", 4, 1, 64)
 ODD = Problem(123, 456, 789)
 SPACE = SpaceSettings(
     axes={
@@ -52,7 +53,7 @@ SPACE = SpaceSettings(
 )
 
 
-@pytest.mark.parametrize("config", [MMA, WS], ids=lambda config: config.family)
+@pytest.mark.parametrize("config", [MMA, WS, SMALL, replace(SMALL, l2_prefetch=0)], ids=lambda config: config.family)
 def test_a_configuration_survives_its_json_and_its_name(config: KernelConfig) -> None:
     again = KernelConfig.from_dict(config.to_dict())
     assert again == config and type(again) is type(config)
@@ -69,6 +70,9 @@ def test_a_configuration_survives_its_json_and_its_name(config: KernelConfig) ->
         ({**MMA.to_dict(), "family": []}, "family"),
         ({**MMA.to_dict(), "smem_layout": "tma"}, "smem_layout"),
         ({**MMA.to_dict(), "warps_m": True}, "warps_m"),
+        ({**SMALL.to_dict(), "variant": "fma"}, "variant"),
+        ({**SMALL.to_dict(), "split_k": 0}, "split_k"),
+        ({**SMALL.to_dict(), "l2_prefetch": -1}, "l2_prefetch"),
     ],
 )
 def test_a_configuration_of_no_family_is_refused(values: dict[str, object], words: str) -> None:
@@ -89,6 +93,8 @@ def test_each_architecture_has_its_first_family() -> None:
     }
     with pytest.raises(UsageError, match="does not run on sm80: choose sm80_mma"):
         SearchSpace(SM80, family="sm90_ws")
+    with pytest.raises(UsageError, match="does not run on sm86: choose sm80_mma"):
+        SearchSpace(SM86, family="sm90_small")
     with pytest.raises(UsageError, match="is of family sm80_mma, not sm90_ws"):
         SearchSpace(SM90, SPACE, "sm90_ws")
 
@@ -181,9 +187,10 @@ def test_one_recording_holds_one_family(tmp_path: Path) -> None:
     assert alone.space.family.name == "sm80_mma"
 
 
-def test_the_model_and_the_observation_take_any_family() -> None:
-    space, problem = SearchSpace(family="sm80_mma"), Problem(1000, 2000, 3000)
-    legal = space.legal_flat(problem)[::997]
+@pytest.mark.parametrize("family", FAMILIES)
+def test_the_model_and_the_observation_take_any_family(family: str) -> None:
+    space, problem = SearchSpace(family=family), Problem(1000, 2000, 3000)
+    legal = space.legal_flat(problem)[::97]
     times = predict_us(columns_of(space, legal), problem)
     assert np.isfinite(times).all() and (times > 0).all() and np.unique(times).size > 10
 
@@ -225,6 +232,21 @@ def test_a_mixed_table_is_read_back(tmp_path: Path) -> None:
     )
     table.save(tmp_path / "t.json")
     assert KernelTable.load(tmp_path / "t.json").entries == table.entries
+
+
+def test_a_recording_of_a_second_family_is_found_by_its_whole_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("cudal2.records.recording.data_dir", lambda: tmp_path)
+    (tmp_path / "recordings").mkdir()
+    names = [f"h200_{stem}_fp32_tn.parquet" for stem in ("sm80", "sm90", "sm90_small", "sm90_wide")]
+    for name in names:
+        (tmp_path / "recordings" / name).touch()
+    found = {family: bundled_recording("fp32", family).name for family in FAMILIES}
+    assert found == {"sm90_ws": names[1], "sm90_small": names[2], "sm80_mma": names[0]}
+    (tmp_path / "recordings" / names[2]).unlink()
+    with pytest.raises(RecordError, match="of sm90_small ships"):
+        bundled_recording("fp32", "sm90_small")
 
 
 MMA_NAME = "16x16x16_s2_w1x1_swizzle_f1_plain_direct_b16_o1_m1"

@@ -26,7 +26,7 @@ from cudal2.launch.plan import (
 from cudal2.launch.tensor_map import DATA_TYPES
 from cudal2.paths import kernels_dir
 from cudal2.problem import Problem
-from cudal2.space.config import KernelConfig, Sm80MmaConfig, Sm90WsConfig
+from cudal2.space.config import KernelConfig, Sm80MmaConfig, Sm90SmallConfig, Sm90WsConfig
 
 COOP = Sm90WsConfig(128, 256, 64, 4, "coop", 2, 2, 1, 1, "tma", 1, "m", 8, True)
 ONE_PER_TILE = replace(COOP, persistent=False)
@@ -106,6 +106,20 @@ def test_the_struct_is_the_one_the_kernel_declares(file: str, name: str, struct_
         offset += sizes[kind]
     assert [field for _, field in declared] == list(struct_of.names or ())
     assert f"sizeof({name}) == {size}" in header and struct_of.itemsize == size
+
+
+def test_a_small_kernel_has_a_grid_of_slices_and_tiles() -> None:
+    config = Sm90SmallConfig(64, 48, 128, 2, "wgmma", 4, 3, 64)
+    plan = plan_launch(config, Problem(130, 100, 1000), 132)
+    assert (plan.grid, plan.grid_yz, plan.cluster, plan.block) == (3, (3, 3), 3, 128)
+    assert plan.a == MapSpec(1000, 130, 64, 64) and plan.b == MapSpec(1000, 100, 64, 48) and plan.c is None
+    assert plan.scalars["prefetch"] == 3, "K tiles of the largest share"
+    assert plan_launch(replace(config, l2_prefetch=0), Problem(130, 100, 1000), 132).scalars["prefetch"] == 0
+    row_major = plan_launch(config, Problem(130, 104, 1000, layout="nn"), 132)
+    assert row_major.b == MapSpec(104, 1000, 16, 128), "boxes as wide as divide the tile, and 128 rows of K"
+    halves = replace(config, tile_n=96, warps=8)
+    assert plan_launch(halves, Problem(130, 104, 1000, layout="nn"), 132).b == MapSpec(104, 1000, 16, 128)
+    assert plan_launch(COOP, Problem(4096, 8192, 512), 132).grid_yz == (1, 1)
 
 
 def test_a_kernel_that_loads_by_address_gets_addresses_and_no_maps() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import json
 import math
 import re
@@ -13,7 +14,7 @@ from cudal2.arch import ARCHS, Arch
 from cudal2.bench.baselines import contestants
 from cudal2.errors import UsageError
 from cudal2.problem import Acc, Dtype, Layout, Problem, require_accumulator
-from cudal2.space.config import CONFIGS, KernelConfig, Sm80MmaConfig, Sm90WsConfig
+from cudal2.space.config import CONFIGS, KernelConfig, Sm80MmaConfig, Sm90SmallConfig, Sm90WsConfig
 
 if TYPE_CHECKING:
     from cudal2.build.cache import BuildCache
@@ -27,6 +28,9 @@ _NAMES = {
         r"_k(?P<split_k>\d+)_(?P<epilogue>tma|direct)_o(?P<ctas_per_sm>\d+)"
         r"(?:_(?P<raster>[mn])(?P<group>\d+)(?P<persistent>p?)(?:f(?P<l2_prefetch>\d+))?)?",
         re.ASCII,
+    ),
+    Sm90SmallConfig.family: re.compile(
+        _TILE_NAME + r"(?P<variant>wgmma|mma)(?P<warps>\d+)_k(?P<split_k>\d+)(?:_f(?P<l2_prefetch>\d+))?", re.ASCII
     ),
     Sm80MmaConfig.family: re.compile(
         _TILE_NAME + r"w(?P<warps_m>\d+)x(?P<warps_n>\d+)_(?P<smem_layout>swizzle|pad)_f(?P<fragments>\d+)"
@@ -261,9 +265,9 @@ def config(text: str) -> KernelConfig:
 
 def _fields(kind: str, match: re.Match[str]) -> dict[str, Any]:
     """A configuration's fields from the groups of its name; what the name leaves out has its default."""
-    fields: dict[str, Any] = {"family": kind, "raster": "m", "group": 8}
-    if kind == Sm90WsConfig.family:
-        fields["persistent"] = True
+    defaults = {field.name: field.default for field in dataclasses.fields(CONFIGS[kind])}
+    fields = {name: default for name, default in defaults.items() if default is not dataclasses.MISSING}
+    fields["family"] = kind
     for name, value in match.groupdict().items():
         if value is not None:
             fields[name] = value == "p" if name == "persistent" else int(value) if value.isdigit() else value

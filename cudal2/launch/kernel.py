@@ -98,7 +98,7 @@ class KernelLaunch:
 
 def _launch_config(plan: LaunchPlan, pdl: bool) -> Any:
     config = cuda.CUlaunchConfig()
-    config.gridDimX, config.gridDimY, config.gridDimZ = plan.grid, 1, 1
+    config.gridDimX, config.gridDimY, config.gridDimZ = plan.grid, *plan.grid_yz
     config.blockDimX, config.blockDimY, config.blockDimZ = plan.block, 1, 1
     config.sharedMemBytes = plan.smem_bytes
     attributes = []

@@ -14,8 +14,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cudal2.problem import Dtype, Problem
-from cudal2.space.config import KernelConfig, Sm80MmaConfig, Sm90WsConfig
+from cudal2.space.config import KernelConfig, Sm80MmaConfig, Sm90SmallConfig, Sm90WsConfig
+from cudal2.space.rule import ceil_div
 from cudal2.space.sm80_mma import geometry as sm80_mma
+from cudal2.space.sm90_small import geometry as sm90_small
 from cudal2.space.sm90_ws import geometry as sm90_ws
 
 ELEMENT_BYTES = 2
@@ -83,7 +85,7 @@ class LaunchPlan:
     """Everything about a launch but the addresses.
 
     Attributes:
-        grid: CTAs, one-dimensional.
+        grid: CTAs along the grid's first axis, which clusters divide.
         block: Threads per CTA.
         cluster: CTAs per cluster, one-dimensional.
         smem_bytes: Dynamic shared memory per CTA.
@@ -92,6 +94,7 @@ class LaunchPlan:
         a: Map of A; ``None`` where the kernel has no use for it, as for the others.
         b: Map of B.
         c: Map of C.
+        grid_yz: CTAs along the other two.
     """
 
     grid: int
@@ -103,36 +106,39 @@ class LaunchPlan:
     a: MapSpec | None = None
     b: MapSpec | None = None
     c: MapSpec | None = None
+    grid_yz: tuple[int, int] = (1, 1)
 
 
 def plan_launch(config: KernelConfig, problem: Problem, sm_count: int) -> LaunchPlan:
     """The launch of a legal configuration on a problem."""
     if isinstance(config, Sm80MmaConfig):
         return _plan_sm80_mma(config, problem, sm_count)
+    if isinstance(config, Sm90SmallConfig):
+        return _plan_sm90_small(config, problem)
     assert isinstance(config, Sm90WsConfig), config.family
     return _plan_sm90_ws(config, problem, sm_count)
 
 
 def _plan_sm90_ws(config: Sm90WsConfig, problem: Problem, sm_count: int) -> LaunchPlan:
     m, n, k = problem.m, problem.n, problem.k
+    tiles = sm90_ws.cluster_tiles(config, m, n)
     return LaunchPlan(
         grid=sm90_ws.grid_ctas(config, m, n, sm_count),
         block=sm90_ws.threads(config),
         cluster=sm90_ws.cluster_size(config),
         smem_bytes=sm90_ws.smem_bytes(config),
         struct=PARAMS,
-        scalars=_scalars(problem, sm90_ws.cluster_tiles(config, m, n), config.raster, config.group)
+        scalars=_scalars(problem, tiles, config.raster, config.group)
         | {"prefetch": sm90_ws.prefetch_tiles(config, m, n, k)}
-        | _hints(config, problem),
+        | _hints(*tiles),
         a=MapSpec(k, m, 64, config.tile_m // config.cluster_n, problem.dtype),
         b=_b_spec(config, problem),
         c=MapSpec(n, m, sm90_ws.store_columns(config), 64, problem.dtype) if config.epilogue == "tma" else None,
     )
 
 
-def _hints(config: Sm90WsConfig, problem: Problem) -> dict[str, int]:
+def _hints(tiles_m: int, tiles_n: int) -> dict[str, int]:
     """An operand that one row or column of tiles reads, and nobody again, need not stay in L2."""
-    tiles_m, tiles_n = sm90_ws.cluster_tiles(config, problem.m, problem.n)
     return {
         "hint_a": EVICT_FIRST if tiles_n == 1 < tiles_m else EVICT_NORMAL,
         "hint_b": EVICT_FIRST if tiles_m == 1 < tiles_n else EVICT_NORMAL,
@@ -144,6 +150,25 @@ def _b_spec(config: Sm90WsConfig, problem: Problem) -> MapSpec:
     if problem.layout == "tn":
         return MapSpec(problem.k, problem.n, columns, config.tile_n // config.cluster_m, problem.dtype)
     return MapSpec(problem.n, problem.k, columns, config.tile_k // config.cluster_m, problem.dtype)
+
+
+def _plan_sm90_small(config: Sm90SmallConfig, problem: Problem) -> LaunchPlan:
+    m, n, k = problem.m, problem.n, problem.k
+    tiles = sm90_small.tiles(config, m, n)
+    columns = sm90_small.b_box_columns(config, problem.layout)
+    b = (k, n, columns, config.tile_n) if problem.layout == "tn" else (n, k, columns, config.tile_k)
+    prefetch = min(config.l2_prefetch, ceil_div(ceil_div(k, config.tile_k), config.split_k))
+    return LaunchPlan(
+        grid=config.split_k,
+        grid_yz=tiles,
+        block=sm90_small.threads(config),
+        cluster=sm90_small.cluster_size(config),
+        smem_bytes=sm90_small.smem_bytes(config),
+        struct=PARAMS,
+        scalars=_scalars(problem, tiles, "m", 1) | {"prefetch": prefetch} | _hints(*tiles),
+        a=MapSpec(k, m, 64, config.tile_m, problem.dtype),
+        b=MapSpec(*b, problem.dtype),
+    )
 
 
 def _plan_sm80_mma(config: Sm80MmaConfig, problem: Problem, sm_count: int) -> LaunchPlan:

@@ -47,6 +47,10 @@ ABSENT: dict[str, Any] = {
     "cluster_n": 1,
     "split_k": 1,
     "persistent": False,
+    "epilogue": "direct",
+    "ctas_per_sm": 4,
+    "raster": "m",
+    "group": 1,
 }
 
 #: Configurations estimated at once.
@@ -90,10 +94,19 @@ def _mma_cycles(columns: Columns, tile_m: Floats, tile_n: Floats, tile_k: Floats
 
     With mma.sync every warp reads its own fragments of both operands.
     """
+    by_wgmma = tile_m / 64.0 * tile_k / 16.0 * np.maximum(tile_n / 2.0, 16.0 + tile_n / 4.0)
     if "warps_m" in columns:
-        read = 2.0 * tile_k * (tile_m * _floats(columns, "warps_n") + tile_n * _floats(columns, "warps_m"))
-        return np.maximum(tile_m * tile_n * tile_k / MMA_PER_CYCLE, read / 128.0)
-    return tile_m / 64.0 * tile_k / 16.0 * np.maximum(tile_n / 2.0, 16.0 + tile_n / 4.0)
+        return _mma_sync_cycles(tile_m, tile_n, tile_k, _floats(columns, "warps_m"), _floats(columns, "warps_n"))
+    if "variant" in columns:
+        below = tile_m / 16.0
+        by_mma = _mma_sync_cycles(tile_m, tile_n, tile_k, below, _floats(columns, "warps") / below)
+        return np.where(columns["variant"] == "mma", by_mma, by_wgmma)
+    return by_wgmma
+
+
+def _mma_sync_cycles(tile_m: Floats, tile_n: Floats, tile_k: Floats, warps_m: Floats, warps_n: Floats) -> Floats:
+    read = 2.0 * tile_k * (tile_m * warps_n + tile_n * warps_m)
+    return np.maximum(tile_m * tile_n * tile_k / MMA_PER_CYCLE, read / 128.0)
 
 
 def _load_cycles(columns: Columns, tile_m: Floats, tile_n: Floats, tile_k: Floats, resident: Floats) -> Floats:

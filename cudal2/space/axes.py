@@ -85,6 +85,17 @@ SM90_WS_AXES: tuple[Axis, ...] = (
     Axis("l2_prefetch", (0, 2, 64), False, "K tiles fetched into L2 while the previous grid still runs"),
 )
 
+SM90_SMALL_AXES: tuple[Axis, ...] = (
+    Axis("variant", ("wgmma", "mma"), True, "warp groups of 64 rows by wgmma, or warps of 16 rows by mma.sync"),
+    Axis("tile_m", (16, 32, 64, 128), True, "rows of C per CTA tile"),
+    Axis("tile_n", (8, 16, 24, 32, 48, 64, 96, 128), True, "columns of C per CTA tile"),
+    Axis("tile_k", (64, 128, 256), True, "depth of one K tile, elements; one barrier counts it in"),
+    Axis("warps", (1, 2, 4, 8), True, "warps of a CTA, which all multiply"),
+    Axis("split_k", (1, 2, 3, 4, 5, 6, 7, 8, 16), True, "CTAs that split K and send each other partial sums"),
+    Axis("stages", (1, 2, 3, 4, 6, 8), True, "K tiles in shared memory"),
+    Axis("l2_prefetch", (0, 64), False, "K tiles fetched into L2 while the previous grid still runs"),
+)
+
 SM80_MMA_AXES: tuple[Axis, ...] = (
     Axis("copy_bytes", (16, 8, 4, 2), True, "width of one copy to shared memory, what the rows' alignment allows"),
     Axis("tile_m", (16, 32, 64, 96, 128, 192, 256), True, "rows of C per CTA tile"),

@@ -16,6 +16,7 @@ Epilogue = Literal["tma", "direct"]
 SmemLayout = Literal["swizzle", "pad"]
 Prefetch = Literal["plain", "staggered"]
 MmaEpilogue = Literal["direct", "wide"]
+Variant = Literal["wgmma", "mma"]
 
 
 @dataclass(frozen=True, order=True)
@@ -82,8 +83,9 @@ class KernelConfig:
                 f"configuration of family '{family}' has wrong or missing fields {wrong}: made by another version?"
             )
         hints = _hints(kind.family)
+        least = {field.name: 0 if field.default == 0 else 1 for field in fields(kind)}
         for name, value in values.items():
-            if not _can_hold(hints[name], value):
+            if not _can_hold(hints[name], value, least[name]):
                 raise UsageError(f"{name} = {str(value)[:40]!r} can be no value of a configuration")
         return kind(**values)
 
@@ -192,7 +194,40 @@ class Sm80MmaConfig(KernelConfig):
         return f"{self.build_name}_{self.raster}{self.group}"
 
 
-CONFIGS: dict[str, type[KernelConfig]] = {kind.family: kind for kind in (Sm90WsConfig, Sm80MmaConfig)}
+@dataclass(frozen=True, order=True)
+class Sm90SmallConfig(KernelConfig):
+    """One point of the ``sm90_small`` space; every field is an axis.
+
+    Attributes:
+        tile_m: Rows of C per CTA tile.
+        tile_n: Columns of C per CTA tile.
+        tile_k: Depth of one K tile, whose arrival one barrier counts, in elements.
+        stages: K tiles in shared memory. With as many as the CTA's share of K has, none is filled twice.
+        variant: ``wgmma``: warp groups take 64 rows each. ``mma``: warps take 16 rows each, by ldmatrix and mma.sync.
+        warps: Warps of a CTA, which all multiply; four are a warp group.
+        split_k: CTAs of a cluster that split K and send each other partial sums through distributed shared memory.
+        l2_prefetch: Run time. Most K tiles of a CTA that are fetched into L2 while the previous grid still runs.
+    """
+
+    family: ClassVar[str] = "sm90_small"
+
+    variant: Variant
+    warps: int
+    split_k: int
+    l2_prefetch: int = 0
+
+    @property
+    def build_name(self) -> str:
+        """Compile-time part, for example ``64x32x64_s4_wgmma4_k1``; one cubin serves all that share it."""
+        return f"{self.tile_m}x{self.tile_n}x{self.tile_k}_s{self.stages}_{self.variant}{self.warps}_k{self.split_k}"
+
+    @property
+    def name(self) -> str:
+        """Canonical name, unique over the family: the build name, with an L2 prefetch then ``f`` and its depth."""
+        return f"{self.build_name}_f{self.l2_prefetch}" if self.l2_prefetch else self.build_name
+
+
+CONFIGS: dict[str, type[KernelConfig]] = {kind.family: kind for kind in (Sm90WsConfig, Sm90SmallConfig, Sm80MmaConfig)}
 
 
 @cache
@@ -200,10 +235,10 @@ def _hints(family: str) -> dict[str, Any]:
     return get_type_hints(CONFIGS[family])
 
 
-def _can_hold(kind: Any, value: Any) -> bool:
+def _can_hold(kind: Any, value: Any, least: int) -> bool:
     """Whether a field may hold the value at all; which values are on its axis is for the space to say."""
     if texts := get_args(kind):
         return value in texts
     if kind is bool:
         return isinstance(value, bool)
-    return type(value) is int and 0 <= value < 2**31
+    return type(value) is int and least <= value < 2**31

@@ -7,7 +7,7 @@ from dataclasses import replace
 from cudal2.arch import Arch
 from cudal2.errors import NothingValidError
 from cudal2.problem import Problem
-from cudal2.space.config import KernelConfig, Sm80MmaConfig, Sm90WsConfig
+from cudal2.space.config import KernelConfig, Sm80MmaConfig, Sm90SmallConfig, Sm90WsConfig
 from cudal2.space.families import FAMILIES, SM80_MMA, family_on
 from cudal2.space.rule import ceil_div
 from cudal2.space.space import SearchSpace
@@ -23,6 +23,16 @@ _SM90_WS = (
     Sm90WsConfig(64, 32, 64, 6, "coop", 1, 1, 1, 1, "direct", 1, "m", 1, False),
     Sm90WsConfig(64, 64, 64, 2, "coop", 1, 1, 1, 1, "direct", 1, "m", 1, False),
 )
+#: For K in one shot, for a long K in one CTA and over clusters, and for tiles of less than 64 rows.
+_SM90_SMALL = (
+    Sm90SmallConfig(64, 64, 64, 4, "wgmma", 4, 1),
+    Sm90SmallConfig(64, 32, 64, 1, "wgmma", 4, 1),
+    Sm90SmallConfig(64, 32, 64, 4, "wgmma", 4, 1),
+    Sm90SmallConfig(64, 32, 128, 4, "wgmma", 4, 8),
+    Sm90SmallConfig(32, 32, 64, 1, "mma", 4, 1),
+    Sm90SmallConfig(32, 32, 64, 2, "mma", 4, 1),
+)
+_FIXED: dict[str, tuple[KernelConfig, ...]] = {Sm90WsConfig.family: _SM90_WS, Sm90SmallConfig.family: _SM90_SMALL}
 #: Tile of C, warps and CTAs per SM, largest tile first.
 _SM80_MMA = (
     (128, 128, 2, 2, 2),
@@ -44,7 +54,7 @@ def default_configs(problem: Problem, arch: Arch, family: str = "") -> list[Kern
     reasons: set[str] = set()
     for name in [family] if family else [one.name for one in FAMILIES.values() if one.runs_on(arch)]:
         space = SearchSpace(arch, family=name)
-        configs: tuple[KernelConfig, ...] = _SM90_WS if name == Sm90WsConfig.family else sm80_mma_configs(problem)
+        configs = _FIXED[name] if name in _FIXED else sm80_mma_configs(problem)
         legal = [config for config in configs if not space.explain(config, problem)]
         if legal:
             return legal

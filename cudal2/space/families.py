@@ -9,11 +9,13 @@ from typing import Any, Protocol
 from cudal2.arch import Arch
 from cudal2.errors import UsageError
 from cudal2.problem import Acc, Dtype, Layout
-from cudal2.space.axes import SM80_MMA_AXES, SM90_WS_AXES, Axis
-from cudal2.space.config import KernelConfig, Sm80MmaConfig, Sm90WsConfig
+from cudal2.space.axes import SM80_MMA_AXES, SM90_SMALL_AXES, SM90_WS_AXES, Axis
+from cudal2.space.config import KernelConfig, Sm80MmaConfig, Sm90SmallConfig, Sm90WsConfig
 from cudal2.space.rule import Rule
 from cudal2.space.sm80_mma import geometry as sm80_mma_geometry
 from cudal2.space.sm80_mma.rules import RULES as SM80_MMA_RULES
+from cudal2.space.sm90_small import geometry as sm90_small_geometry
+from cudal2.space.sm90_small.rules import RULES as SM90_SMALL_RULES
 from cudal2.space.sm90_ws import geometry as sm90_ws_geometry
 from cudal2.space.sm90_ws.rules import RULES as SM90_WS_RULES
 
@@ -83,6 +85,16 @@ SM90_WS = Family(
     (9, 0),
     (9, 0),
 )
+SM90_SMALL = Family(
+    Sm90SmallConfig.family,
+    Sm90SmallConfig,
+    SM90_SMALL_AXES,
+    SM90_SMALL_RULES,
+    sm90_small_geometry,
+    Path(sm90_small_geometry.__file__),
+    (9, 0),
+    (9, 0),
+)
 SM80_MMA = Family(
     Sm80MmaConfig.family,
     Sm80MmaConfig,
@@ -95,7 +107,7 @@ SM80_MMA = Family(
 )
 
 #: By name, the one to prefer on an architecture that runs several first.
-FAMILIES = {family.name: family for family in (SM90_WS, SM80_MMA)}
+FAMILIES = {family.name: family for family in (SM90_WS, SM90_SMALL, SM80_MMA)}
 
 
 def _named(name: str) -> Family:

@@ -64,6 +64,20 @@ def tile_k_padding(unit: int) -> Rule:
     )
 
 
+def tma_alignment() -> Rule:
+    """Rows of both operands begin on the 16-byte boundaries that tensor maps need."""
+
+    def aligned(choice: Choice, problem: Problem, arch: Arch) -> bool:
+        return problem.k % 8 == 0 and (problem.layout == "tn" or problem.n % 8 == 0)
+
+    def reason(config: Any, problem: Problem, arch: Arch) -> str:
+        name, extent = ("k", problem.k) if problem.k % 8 else ("n", problem.n)
+        needed = f"TMA needs 16-byte row strides, so {name} % 8 == 0; family sm80_mma does without"
+        return f"{name} = {extent} gives rows of {2 * extent} bytes; {needed}"
+
+    return Rule("alignment", (), aligned, reason, by_size=True)
+
+
 def lifted(derive: Callable[[Any], int], *names: str) -> Callable[[Choice], Any]:
     """A function of one configuration, made elementwise over the axes it reads; each value is derived once."""
 

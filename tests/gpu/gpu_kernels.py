@@ -24,7 +24,7 @@ from cudal2.build.pool import BuildPool
 from cudal2.codegen import build_key, render
 from cudal2.paths import kernels_dir
 from cudal2.problem import Problem
-from cudal2.space.config import KernelConfig, Sm80MmaConfig, Sm90WsConfig
+from cudal2.space.config import KernelConfig, Sm80MmaConfig, Sm90SmallConfig, Sm90WsConfig
 from cudal2.space.space import SearchSpace
 
 K = Sm90WsConfig
@@ -48,6 +48,37 @@ CORNERS = (
     K(128, 64, 64, 6, "coop", 2, 1, 1, 2, "direct", 1, "n", 8, False),
     K(128, 128, 64, 2, "coop", 2, 1, 1, 1, "tma", 2, "m", 8, True),
 )
+S = Sm90SmallConfig
+#: Rings shorter and longer than K, every width, splits that divide the sums evenly and not, both ways to multiply.
+SMALL_CORNERS = (
+    S(64, 8, 64, 4, "wgmma", 4, 1),
+    S(64, 16, 128, 2, "wgmma", 4, 16, 64),
+    S(64, 24, 64, 3, "wgmma", 4, 2),
+    S(64, 32, 64, 1, "wgmma", 4, 1, 64),
+    S(64, 32, 256, 2, "wgmma", 4, 1),
+    S(64, 48, 64, 2, "wgmma", 4, 5),
+    S(64, 64, 128, 3, "wgmma", 8, 8, 64),
+    S(64, 96, 64, 4, "wgmma", 8, 1),
+    S(64, 128, 64, 6, "wgmma", 4, 3),
+    S(128, 32, 64, 4, "wgmma", 4, 4, 64),
+    S(128, 48, 64, 2, "wgmma", 8, 7),
+    S(128, 128, 64, 3, "wgmma", 8, 1, 64),
+    S(128, 128, 128, 2, "wgmma", 4, 2),
+    S(16, 16, 64, 4, "mma", 1, 1),
+    S(16, 32, 128, 2, "mma", 2, 16, 64),
+    S(16, 64, 64, 3, "mma", 4, 1, 64),
+    S(32, 32, 64, 1, "mma", 4, 1),
+    S(32, 48, 64, 4, "mma", 2, 6),
+    S(32, 64, 256, 2, "mma", 8, 1, 64),
+    S(32, 128, 64, 2, "mma", 4, 3),
+    S(64, 64, 128, 2, "mma", 4, 8),
+    S(64, 16, 64, 6, "mma", 4, 2, 64),
+    S(64, 96, 64, 2, "mma", 8, 1),
+)
+SMALL_SHAPES = (
+    "65_24_72", "1_64_64", "64_4096_64", "256_256_256", "123_456_200", "300_520_1000", "64_64_4096", "72_40_16384",
+    "1000_104_2056", "65_33_1096",
+)  # fmt: skip
 A = Sm80MmaConfig
 #: Copy widths are the shape's: see :func:`build_mma`.
 MMA_CORNERS = (
@@ -74,7 +105,9 @@ SHAPES = (
 )  # fmt: skip
 KINDS = tuple((acc, layout) for acc in ("fp32", "fp16") for layout in ("tn", "nn"))
 #: Rules that forbid what is only a worse spelling of another configuration; the kernel must be right all the same.
-HARMLESS = {"tile_k_padding", "stages_depth", "raster_single", "group_too_big", "persistent_single_wave"}
+HARMLESS = {
+    "tile_k_padding", "stages_depth", "one_stage", "raster_single", "group_too_big", "persistent_single_wave"
+}  # fmt: skip
 
 #: What the broken kernels are made from: one CTA solves 64x64.
 VICTIM = K(64, 64, 64, 2, "coop", 1, 1, 1, 1, "direct", 1, "m", 1, False)
@@ -174,7 +207,7 @@ def variants(config: KernelConfig, count: int) -> list[KernelConfig]:
 def main(folder: str) -> Any:
     """Fills a cache with everything the tests need."""
     store = BuildCache(Path(folder))
-    corners = (*build_corners(store, (*CORNERS, VICTIM)).values(), *build_mma(store).values())
+    corners = (*build_corners(store, (*CORNERS, VICTIM, *SMALL_CORNERS)).values(), *build_mma(store).values())
     results = [*corners, *(build_fault(store, fault) for fault in FAULTS)]
     failed = [f"{result.name}: {result.reason}" for result in results if hasattr(result, "reason")]
     print(f"{len(results)} kernels in {folder}", *failed, sep="\n")

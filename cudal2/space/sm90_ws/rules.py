@@ -14,7 +14,7 @@ from cudal2.arch import Arch
 from cudal2.problem import Problem
 from cudal2.space.config import Sm90WsConfig
 from cudal2.space.raster import raster_rules
-from cudal2.space.rule import INT32_MAX, PARTITIONS, WARP, Choice, Rule, ceil_div, lifted, tile_k_padding
+from cudal2.space.rule import INT32_MAX, PARTITIONS, WARP, Choice, Rule, ceil_div, lifted, tile_k_padding, tma_alignment
 from cudal2.space.sm90_ws import geometry as geo
 
 #: Registers a consumer thread needs beside its accumulators: addresses, descriptors, barrier phases. Measured over
@@ -179,17 +179,6 @@ def _stores_boxes(c: Choice, problem: Problem, arch: Arch) -> Any:
     return np.equal(c.epilogue, "direct") | (np.equal(c.tile_n % 16, 0) & (problem.n % 8 == 0))
 
 
-def _aligned(c: Choice, problem: Problem, arch: Arch) -> Any:
-    return problem.k % 8 == 0 and (problem.layout == "tn" or problem.n % 8 == 0)
-
-
-def _aligned_reason(c: Sm90WsConfig, problem: Problem, arch: Arch) -> str:
-    name, extent = ("k", problem.k) if problem.k % 8 else ("n", problem.n)
-    row = geo.ELEMENT_BYTES * extent
-    needed = f"TMA needs 16-byte row strides, so {name} % 8 == 0; family sm80_mma does without"
-    return f"{name} = {extent} gives rows of {row} bytes; {needed}"
-
-
 def _addressable(c: Choice, problem: Problem, arch: Arch) -> Any:
     rows = _tiles_m(c, problem) * c.tile_m * c.cluster_m <= INT32_MAX
     columns = _tiles_n(c, problem) * c.tile_n * c.cluster_n <= INT32_MAX
@@ -231,7 +220,7 @@ def _prefetch_matters(c: Choice, problem: Problem, arch: Arch) -> Any:
 _TILING = ("tile_m", "tile_n", "cluster_m", "cluster_n")
 
 RULES: tuple[Rule, ...] = (
-    Rule("alignment", (), _aligned, _aligned_reason, by_size=True),
+    tma_alignment(),
     Rule("consumers_split_tile", ("tile_m", "schedule", "consumers"), _splits_tile, _splits_tile_reason),
     Rule(
         "accumulator_registers",

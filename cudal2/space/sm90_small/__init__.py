@@ -1,0 +1,1 @@
+"""The latency family: what a configuration of it implies, and which are legal."""

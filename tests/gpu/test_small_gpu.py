@@ -1,0 +1,109 @@
+"""The ``sm90_small`` family on the GPU: corners of its space on odd and even shapes, chains of dependent launches."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import gpu_kernels as kernels
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from cudal2.bench.worker import Worker  # noqa: E402
+from cudal2.build.artifact import BuildResult, BuiltKernel  # noqa: E402
+from cudal2.codegen import build_key  # noqa: E402
+from cudal2.launch.driver import ensure_context  # noqa: E402
+from cudal2.launch.kernel import LoadedKernel  # noqa: E402
+from cudal2.problem import Acc, Layout, Problem  # noqa: E402
+from cudal2.settings import BenchSettings  # noqa: E402
+
+pytestmark = pytest.mark.gpu
+
+QUICK = BenchSettings(replay_ms=0.2, replays=2)
+#: Links of a chain of products, each of which reads what the one before it wrote.
+LINKS = 400
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> dict[str, BuildResult]:
+    return kernels.build_corners(kernels.cache(tmp_path_factory.mktemp("build")), kernels.SMALL_CORNERS)
+
+
+@pytest.fixture(scope="module")
+def worker() -> Iterator[Worker]:
+    with Worker(0, 20.0) as started:
+        yield started
+
+
+def kernel(result: BuildResult) -> BuiltKernel:
+    assert isinstance(result, BuiltKernel), result
+    return result
+
+
+@pytest.mark.parametrize("pdl", [False, True], ids=["plain", "pdl"])
+@pytest.mark.parametrize(("acc", "layout"), kernels.KINDS)
+@pytest.mark.parametrize("mnk", kernels.SMALL_SHAPES)
+def test_every_corner_is_right(
+    mnk: str, acc: Acc, layout: Layout, pdl: bool, worker: Worker, built: dict[str, BuildResult]
+) -> None:
+    problem = Problem.parse(mnk, acc, layout)
+    if layout == "nn" and problem.n % 8:
+        pytest.skip("no tensor map describes row-major B with such rows")
+    configs = [config for config in kernels.SMALL_CORNERS if kernels.runnable(config, problem)]
+    assert len(configs) >= 8 and {config.variant for config in configs} == {"wgmma", "mma"}
+    candidates = [(config, kernel(built[build_key(config, acc, layout)])) for config in configs]
+    rows = list(worker.measure(problem, candidates, QUICK, pdl, reference=False))
+    wrong = [f"{row.config.name if row.config else ''}: {row.status.value}, {row.reason}" for row in rows if not row.ok]
+    assert not wrong, "\n".join(wrong)
+    assert all(row.max_error is not None and row.max_error <= 1.0 for row in rows)
+
+
+@pytest.mark.parametrize("config", kernels.SMALL_CORNERS, ids=lambda config: config.name)
+def test_a_chain_of_dependent_launches_is_the_same_with_overlap_and_without(
+    config: kernels.Sm90SmallConfig, built: dict[str, BuildResult]
+) -> None:
+    """With programmatic launches the next product fetches operands into L2 while they are still being written."""
+    problem = Problem(256, 256, 256)
+    if not kernels.runnable(config, problem):
+        pytest.skip("more slices than K tiles")
+    ensure_context(0)
+    torch.manual_seed(0)
+    # Orthogonal: the product neither grows nor fades.
+    rotation = torch.linalg.qr(torch.randn(256, 256, device="cuda"))[0].half().contiguous()
+    first = torch.randn(256, 256, device="cuda").half()
+    loaded = LoadedKernel(kernel(built[build_key(config, "fp32", "tn")]), config)
+    ends = []
+    for pdl in (False, True):
+        launch = loaded.on(replace(config, l2_prefetch=64 if pdl else 0), problem, 132, pdl)
+        links = [first.clone(), torch.empty_like(first), torch.empty_like(first)]
+        addresses = np.array([link.data_ptr() for link in links], np.uint64)
+        sets = launch.params(addresses, np.full(3, rotation.data_ptr(), np.uint64), np.roll(addresses, -1))
+        torch.cuda.synchronize()
+        for link in range(LINKS):
+            launch.launch(sets.kernel_params(link % 3), torch.cuda.current_stream().cuda_stream)
+        torch.cuda.synchronize()
+        ends.append(links[LINKS % 3])
+    loaded.close()
+    assert torch.isfinite(ends[0]).all() and ends[0].float().abs().mean() > 0.1
+    assert torch.equal(ends[0], ends[1])
+
+
+def test_split_k_is_the_same_every_time(built: dict[str, BuildResult]) -> None:
+    problem, config = Problem(64, 48, 16384), kernels.SMALL_CORNERS[1]
+    assert config.split_k == 16
+    ensure_context(0)
+    a, b = (torch.randn(rows, problem.k, device="cuda").half() for rows in (problem.m, problem.n))
+    loaded = LoadedKernel(kernel(built[build_key(config, "fp32", "tn")]), config)
+    results = []
+    for _ in range(50):
+        c = torch.full((problem.m, problem.n), float("nan"), device="cuda", dtype=torch.float16)
+        launch = loaded.on(config, problem, 132)
+        sets = launch.params(*(np.array([tensor.data_ptr()], np.uint64) for tensor in (a, b, c)))
+        launch.launch(sets.kernel_params(0), torch.cuda.current_stream().cuda_stream)
+        torch.cuda.synchronize()
+        results.append(c)
+    loaded.close()
+    assert torch.allclose(results[0].float(), a.float() @ b.float().t(), rtol=2e-3, atol=0.2)
+    assert all(torch.equal(results[0], result) for result in results)
