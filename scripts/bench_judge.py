@@ -26,7 +26,6 @@ import numpy as np
 
 from cudal2.bench.jobs import Candidate
 from cudal2.bench.judge.judge import FinalRequest, judge, run_final
-from cudal2.bench.timing import launches_for
 from cudal2.bench.worker import PREPARE_DEADLINE_S, Worker
 from cudal2.build.artifact import BuiltKernel
 from cudal2.build.pool import BuildPool
@@ -155,12 +154,12 @@ def search_steps(runner: LocalRunner, problem: Problem, count: int) -> dict[str,
     """What a step of a live search costs once its kernel is built and its shape brought up."""
     configs = runner.space.sample(problem, np.random.default_rng(0), count)
     runner.build([(config, problem) for config in configs])
-    runner.reference_us(problem)
+    launches = runner.worker.prepare(problem, runner.settings).reference_launches
     runner.run(problem, configs[:1])
     started = time.monotonic()
     rows = runner.run(problem, configs)
     each_ms = 1e3 * (time.monotonic() - started) / len(rows)
-    kernels = [kernel_ms(row) for row in rows if row.ok]
+    kernels = [kernel_ms(row, launches) for row in rows if row.ok]
     device_ms = statistics.mean(kernels) if kernels else 0.0
     return {
         "shape": problem.mnk,
@@ -224,10 +223,9 @@ def profile_steps(session: Any, candidates: Sequence[Candidate], settings: Bench
     return f"{len(candidates)} search steps:{said.getvalue()}"
 
 
-def kernel_ms(row: Measurement) -> float:
-    """Device time of a row's timed replays and, at least, of the reference's beside them."""
-    ref_launches = launches_for(statistics.median(row.ref_times_us), BenchSettings().replay_ms)
-    return (sum(row.times_us) * row.launches + sum(row.ref_times_us) * ref_launches) / 1e3
+def kernel_ms(row: Measurement, reference_launches: int) -> float:
+    """Device time of a row's timed replays and of the reference's beside them."""
+    return (sum(row.times_us) * row.launches + sum(row.ref_times_us) * reference_launches) / 1e3
 
 
 def text(figures: Mapping[str, Any]) -> str:

@@ -108,12 +108,13 @@ def test_a_step_costs_what_is_beside_its_kernels():
     steps = Measurement(
         problem, "sm90_ws", CONFIG, Status.CORRECT, times_us=(2.0, 2.0), ref_times_us=(4.0, 4.0), launches=1000
     )
-    # Two replays of 1,000 launches of 2 us, and two of the 500 of 4 us that make 2 ms.
-    assert module.kernel_ms(steps) == pytest.approx(4.0 + 4.0)
+    # Two replays of 1,000 launches of 2 us, and two of the reference's 525 of 4 us.
+    assert module.kernel_ms(steps, 525) == pytest.approx(4.0 + 4.2)
     runner = SimpleNamespace(
         space=SimpleNamespace(sample=lambda *_: [CONFIG] * 4),
         build=lambda wanted: None,
-        reference_us=lambda problem: 4.0,
+        settings=None,
+        worker=SimpleNamespace(prepare=lambda problem, settings: SimpleNamespace(reference_launches=1)),
         run=lambda problem, configs: [dataclasses.replace(steps, times_us=(1e-3, 1e-3), ref_times_us=(2e3,))] * 4,
     )
     step = module.search_steps(runner, problem, 4)

@@ -77,10 +77,12 @@ class Prepared:
     Attributes:
         reference_us: cuBLASLt-AutoTuning alone; ``None`` if no reference was asked for.
         reference: Which algorithm that is.
+        reference_launches: Launches of its replays.
     """
 
     reference_us: float | None = None
     reference: str = ""
+    reference_launches: int = 0
 
 
 class GpuSession:
@@ -143,7 +145,8 @@ class GpuSession:
         context = self.context(problem, settings)
         if not reference:
             return Prepared()
-        return Prepared(context.reference().median_us, context.reference().detail)
+        tuned = context.reference()
+        return Prepared(tuned.median_us, tuned.detail, tuned.graph.launches)
 
     def measure(self, candidate: Candidate, settings: BenchSettings, reference: bool) -> Measurement:
         """Checks one candidate, times it beside the reference, checks what the timed launches wrote."""
