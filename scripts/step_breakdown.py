@@ -137,11 +137,10 @@ def step_rows(runner: LocalRunner, problem: Problem, count: int) -> list[str]:
         if isinstance(built := results[build_key(config, *problem.signature)], BuiltKernel)
     ][:2]
     costs = runner.worker.call(driver_costs, candidates, runner.settings)
-    firsts = [row.times_us[0] / statistics.median(row.times_us[1:]) for row in good]
     head = (
         f"{problem.mnk}: {each_ms:.2f} ms a step, {len(good)} of {count} right, {good[0].launches} launches, "
-        f"five replays {kernels_ms:.2f} ms, shortest {min(replay_ms):.3f} ms, "
-        f"the first over the median of the others {statistics.median(firsts):.4f}, at most {max(firsts):.4f}"
+        f"five replays {kernels_ms:.2f} ms, shortest {min(replay_ms):.3f} ms, replays over their median by place: "
+        f"{by_place([row.times_us for row in good])}, of the reference {by_place([row.ref_times_us for row in good])}"
     )
     return [head, " the searching process:", *parent, " the measuring process:", *child, " parts:", *costs]
 
@@ -265,6 +264,12 @@ def wrap_judge() -> None:
         SPANS.wrap(owner, name, label)
 
 
+def by_place(replays: Sequence[Sequence[float]]) -> str:
+    """Mean of each round's time over the median of its row: what the host does meanwhile must not show."""
+    ratios = [[time_us / statistics.median(row) for time_us in row] for row in replays]
+    return " ".join(f"{statistics.mean(place):.4f}" for place in zip(*ratios, strict=True))
+
+
 def wrap_parent() -> None:
     """What the searching process does."""
     from cudal2.bench.isolation import IsolatedProcess
@@ -292,6 +297,7 @@ def wrap_child(session: Any) -> None:
     for owner, name, label in (
         (jobs.GpuSession, "measure", "everything else"),
         (jobs.GpuSession, "kernel", "load: cubin"),
+        (jobs.GpuSession, "_look_ahead", "look ahead"),
         (Checks, "run", "check: launches"),
         (Checks, "_at_a_glance", "check: compare, wait"),
         (KernelContestant, "__init__", "bind: structs, maps"),

@@ -44,7 +44,9 @@ class Session:
     def prepare(self, problem: Problem, settings: BenchSettings, reference: bool) -> Prepared:
         return Prepared(12.5, "algorithm 7")
 
-    def measure(self, candidate: Candidate, settings: BenchSettings, reference: bool) -> Measurement:
+    def measure(
+        self, candidate: Candidate, settings: BenchSettings, reference: bool, upcoming: Candidate | None
+    ) -> Measurement:
         if candidate.config == HANGS:
             os._exit(9)
         refs = (12.0, 13.0) if reference else ()

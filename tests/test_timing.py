@@ -82,6 +82,39 @@ def test_all_replays_are_under_way_before_one_is_waited_for() -> None:
     assert [event.split()[0] for event in events] == ["begin"] * 6 + ["meanwhile"] + ["wait"] * 6
 
 
+def test_one_may_run_first_and_one_last() -> None:
+    for seed in range(8):
+        chip = DriftingChip()
+        interleave([chip.contestant(name, 1.0) for name in "abc"], 3, random.Random(seed), first=2, last=0)
+        assert chip.order[0] == "c" and chip.order[-1] == "a" and len(chip.order) == 9
+    chip = DriftingChip()
+    interleave([chip.contestant("a", 1.0)], 2, random.Random(0), first=0, last=0)
+    assert chip.order == ["a", "a"]
+
+
+def test_launches_are_captured_once_and_never_between_the_events(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[str] = []
+
+    class Captured:
+        def __init__(self, stream: int, enqueue: Any) -> None:
+            seen.append("capture")
+
+        def launch(self, stream: int) -> None:
+            seen.append("launch")
+
+    def begin(enqueue: Any) -> Any:
+        seen.append("start")
+        enqueue()
+        return lambda: 3.0
+
+    monkeypatch.setattr(timing, "Graph", Captured)
+    stopwatch: Any = SimpleNamespace(sets=SimpleNamespace(count=4), stream=0, begin=begin)
+    graph = timing.TimedGraph(stopwatch, None, 100, 2)  # type: ignore[arg-type]
+    assert not seen and graph.sets_used == 4
+    assert graph.time_us() == graph.begin()() == pytest.approx(15.0)
+    assert seen == ["capture", *["start", "launch", "launch"] * 2]
+
+
 def test_interleaving_ranks_rightly_where_one_after_the_other_does_not() -> None:
     """A contestant 3 % faster, on a chip that loses 1 % per replay."""
     chip = DriftingChip()

@@ -49,8 +49,11 @@ class FakeSession:
         self.prepared += 1
         return Prepared(5.0, f"pid {os.getpid()}")
 
-    def measure(self, candidate: Candidate, settings: BenchSettings, reference: bool) -> Any:
+    def measure(
+        self, candidate: Candidate, settings: BenchSettings, reference: bool, upcoming: Candidate | None
+    ) -> Any:
         assert self.prepared
+        self.upcoming = upcoming
         return getattr(self, candidate.built.name)(candidate)
 
     def good(self, candidate: Candidate) -> Measurement:
@@ -86,6 +89,9 @@ class FakeSession:
 
     def returns_poison(self, candidate: Candidate) -> Any:
         return Poison()
+
+    def looks_ahead(self, candidate: Candidate) -> Measurement:
+        return candidate.row(Status.CORRECT, times_us=(1.0,), detail=self.upcoming.built.name if self.upcoming else "")
 
     def forks(self, candidate: Candidate) -> Measurement:
         os.fork()  # both copies answer
@@ -172,6 +178,11 @@ def test_results_are_streamed_so_that_a_hang_loses_nothing_before_it(worker: Wor
     first = next(stream)
     assert first.ok
     assert [row.status for row in stream] == [Status.TIMEOUT, Status.CORRECT]
+
+
+def test_a_measurement_is_told_what_comes_next(worker: Worker) -> None:
+    rows = run(worker, "looks_ahead", "good", "looks_ahead")
+    assert [rows[0].detail, rows[2].detail] == ["good", ""]
 
 
 def test_the_hung_child_is_gone_and_not_only_forgotten(worker: Worker) -> None:

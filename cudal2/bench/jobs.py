@@ -5,6 +5,7 @@ The parent passes plain frozen values in and gets them back; tensors never cross
 
 from __future__ import annotations
 
+import contextlib
 import math
 import random
 import statistics
@@ -19,10 +20,10 @@ import torch
 from cudal2.bench.context import ProblemContext
 from cudal2.bench.correctness import Aftermath, CheckResult
 from cudal2.bench.device import Clocks, DeviceInfo, describe
-from cudal2.bench.timing import interleave, sized_graph, too_fast
+from cudal2.bench.timing import TimedGraph, interleave, sized_launches, too_fast
 from cudal2.build.artifact import BuiltKernel
 from cudal2.errors import EnvironmentProblemError
-from cudal2.launch.driver import context_fault, ensure_context
+from cudal2.launch.driver import LaunchError, context_fault, ensure_context
 from cudal2.launch.kernel import LoadedKernel
 from cudal2.problem import Problem
 from cudal2.records.measurement import Measurement, Status
@@ -31,7 +32,8 @@ from cudal2.space.config import KernelConfig
 
 #: Share of device memory that problems waiting for more candidates may keep.
 _CONTEXT_SHARE = 0.4
-_KERNELS_KEPT = 128
+#: As many as a bank of kernels for all shapes holds.
+_KERNELS_KEPT = 512
 #: The oldest clocks that a search step may carry; clocks, power and temperature change more slowly.
 _CLOCKS_AGE_S = 0.2
 
@@ -109,6 +111,7 @@ class GpuSession:
         self.clocks = Clocks(device_index)
         self._contexts: OrderedDict[tuple[Problem, BenchSettings, float], ProblemContext] = OrderedDict()
         self._kernels: OrderedDict[str, LoadedKernel] = OrderedDict()
+        self._spent: list[TimedGraph] = []
 
     def fault(self) -> str | None:
         """The CUDA error that made the context useless, if any."""
@@ -148,8 +151,14 @@ class GpuSession:
         tuned = context.reference()
         return Prepared(tuned.median_us, tuned.detail, tuned.graph.launches)
 
-    def measure(self, candidate: Candidate, settings: BenchSettings, reference: bool) -> Measurement:
-        """Checks one candidate, times it beside the reference, checks what the timed launches wrote."""
+    def measure(
+        self, candidate: Candidate, settings: BenchSettings, reference: bool, upcoming: Candidate | None = None
+    ) -> Measurement:
+        """Checks one candidate, times it beside the reference, checks what the timed launches wrote.
+
+        Whatever the host can do while the device replays is done then: the candidate's graph is captured during the
+        first replay of the reference, and the cubin of the ``upcoming`` candidate loaded during the others.
+        """
         started = time.perf_counter()
         context = self.context(candidate.problem, settings)
         kernel = self.kernel(candidate.built, candidate.config)
@@ -162,7 +171,8 @@ class GpuSession:
             )
         contestant = context.candidate(kernel, candidate.config, candidate.pdl)
         # The check has run the kernel, and the middle one of the replays counts: no run of the graph is given away.
-        graph = sized_graph(context.stopwatch, contestant, settings.replay_ms, warm=False)
+        launches, repeats = sized_launches(context.stopwatch, contestant, settings.replay_ms)
+        graph = TimedGraph(context.stopwatch, contestant, launches, repeats)
         try:
             rng = random.Random(f"{settings.seed} {candidate.problem} {candidate.config.name}")
             used = graph.sets_used
@@ -171,13 +181,14 @@ class GpuSession:
             def meanwhile() -> None:
                 aftermath.look()
                 self.clocks.recent(_CLOCKS_AGE_S)
+                self._look_ahead(upcoming)
 
             timed = [graph, *([context.reference().graph] if reference else [])]
-            times = interleave(timed, settings.replays, rng, last=0, meanwhile=meanwhile)
+            times = interleave(timed, settings.replays, rng, first=len(timed) - 1, last=0, meanwhile=meanwhile)
             clocks = self.clocks.recent(math.inf)
             status, reason = _verdict(context, aftermath.result(), times[0])
         finally:
-            graph.close()
+            self._spent.append(graph)
         good = status is Status.CORRECT
         return candidate.row(
             status,
@@ -189,6 +200,14 @@ class GpuSession:
             bench_s=time.perf_counter() - started,
             **asdict(clocks),
         )
+
+    def _look_ahead(self, upcoming: Candidate | None) -> None:
+        """What the next step would wait for: earlier graphs are given back, its cubin is loaded."""
+        while self._spent:
+            self._spent.pop().close()
+        if upcoming is not None:
+            with contextlib.suppress(LaunchError, OSError):  # it says why when it is its turn
+                self.kernel(upcoming.built, upcoming.config)
 
     def _new_context(self, problem: Problem, settings: BenchSettings, replay_ms: float) -> ProblemContext:
         return ProblemContext(problem, settings, self.info, self.device, replay_ms)
@@ -218,9 +237,11 @@ def prepare(session: Any, problem: Problem, settings: BenchSettings, reference: 
     return prepared
 
 
-def measure(session: Any, candidate: Candidate, settings: BenchSettings, reference: bool) -> Measurement:
+def measure(
+    session: Any, candidate: Candidate, settings: BenchSettings, reference: bool, upcoming: Candidate | None
+) -> Measurement:
     """Job: :meth:`GpuSession.measure`."""
-    measurement: Measurement = session.measure(candidate, settings, reference)
+    measurement: Measurement = session.measure(candidate, settings, reference, upcoming)
     return measurement
 
 

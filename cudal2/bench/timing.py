@@ -127,6 +127,7 @@ class Stopwatch:
             warm: Whether the graph runs once untimed.
         """
         timed = TimedGraph(self, contestant, launches, repeats)
+        timed.capture()
         if warm:
             timed.run_once()
         return timed
@@ -146,7 +147,7 @@ class Stopwatch:
 
 
 class TimedGraph:
-    """One contestant's captured launches.
+    """One contestant's launches, captured before they first run; arguments as for :meth:`Stopwatch.graph`.
 
     Attributes:
         contestant: What is launched.
@@ -154,12 +155,19 @@ class TimedGraph:
     """
 
     def __init__(self, stopwatch: Stopwatch, contestant: Contestant, launches: int, repeats: int = 1) -> None:
-        """Captures; see :meth:`Stopwatch.graph`."""
+        """Captures nothing yet."""
         self.contestant = contestant
         self.launches = launches * repeats
         self._repeats = repeats
         self._stopwatch = stopwatch
-        self._graph = Graph(stopwatch.stream, lambda: stopwatch.enqueue(contestant, launches))
+        self._graph: Graph | None = None
+
+    def capture(self) -> Graph:
+        """The captured launches: host work alone, and none where it is done."""
+        if self._graph is None:
+            stopwatch, launches = self._stopwatch, self.launches // self._repeats
+            self._graph = Graph(stopwatch.stream, lambda: stopwatch.enqueue(self.contestant, launches))
+        return self._graph
 
     @property
     def sets_used(self) -> int:
@@ -168,7 +176,7 @@ class TimedGraph:
 
     def run_once(self) -> None:
         """Enqueues the graph once, which writes every set that a timed replay writes."""
-        self._graph.launch(self._stopwatch.stream)
+        self.capture().launch(self._stopwatch.stream)
 
     def run(self) -> None:
         """Enqueues one timed replay."""
@@ -177,6 +185,7 @@ class TimedGraph:
 
     def begin(self) -> Finish:
         """Enqueues one timed replay and does not wait."""
+        self.capture()
         finish, launches = self._stopwatch.begin(self.run), self.launches
         return lambda: finish() * 1e3 / launches
 
@@ -197,8 +206,9 @@ class TimedGraph:
             self.launches = captured * self._repeats
 
     def close(self) -> None:
-        """Gives the graph back; call after a synchronisation."""
-        self._graph.destroy()
+        """Gives the graph back; no replay may be under way."""
+        if self._graph is not None:
+            self._graph.destroy()
 
 
 @functools.lru_cache(maxsize=1)
@@ -224,16 +234,15 @@ class GraphMaker(Protocol):
         """Captures so many launches, to be run so many times per replay."""
 
 
-def sized_graph(stopwatch: GraphMaker, contestant: Contestant, replay_ms: float, warm: bool = True) -> TimedGraph:
-    """A graph whose replay lasts at least ``replay_ms``.
+def sized_graph(stopwatch: GraphMaker, contestant: Contestant, replay_ms: float) -> TimedGraph:
+    """A graph whose replay lasts at least ``replay_ms``, run once untimed."""
+    return stopwatch.graph(contestant, *sized_launches(stopwatch, contestant, replay_ms))
+
+
+def sized_launches(stopwatch: GraphMaker, contestant: Contestant, replay_ms: float) -> tuple[int, int]:
+    """Launches to capture and how often to run them, for a replay of at least ``replay_ms``.
 
     A short graph tells the time first: launched by itself, a small kernel looks several times as slow.
-
-    Args:
-        stopwatch: Captures and times.
-        contestant: What is launched.
-        replay_ms: Length of a replay.
-        warm: Whether the graph runs once untimed.
     """
     sizing = stopwatch.graph(contestant, launches_for(stopwatch.probe_us(contestant), _SIZING_MS), warm=False)
     try:
@@ -241,8 +250,7 @@ def sized_graph(stopwatch: GraphMaker, contestant: Contestant, replay_ms: float,
     finally:
         sizing.close()
     launches = launches_for(time_us, _SIZING_MARGIN * replay_ms)
-    split = split_launches(launches, launches_for(time_us, _GRAPH_MS), stopwatch.sets.count)
-    return stopwatch.graph(contestant, *split, warm=warm)
+    return split_launches(launches, launches_for(time_us, _GRAPH_MS), stopwatch.sets.count)
 
 
 def split_launches(launches: int, enough: int, sets: int) -> tuple[int, int]:
@@ -270,6 +278,7 @@ def interleave(
     timed: Sequence[Timed],
     rounds: int,
     rng: random.Random,
+    first: int | None = None,
     last: int | None = None,
     meanwhile: Callable[[], None] = lambda: None,
 ) -> list[tuple[float, ...]]:
@@ -281,6 +290,7 @@ def interleave(
         timed: Contestants.
         rounds: Rounds.
         rng: Source of the orders.
+        first: Index that runs first in the first round, so that others can be captured while the device is busy.
         last: Index that runs last in the last round, so that its outputs can be checked afterwards.
         meanwhile: Called once all is enqueued: the host has nothing else to do while the device works.
 
@@ -291,6 +301,9 @@ def interleave(
     for round_index in range(rounds):
         order = list(range(len(timed)))
         rng.shuffle(order)
+        if first is not None and round_index == 0:
+            order.remove(first)
+            order.insert(0, first)
         if last is not None and round_index == rounds - 1:
             order.remove(last)
             order.append(last)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 import os
 import signal
@@ -125,17 +126,21 @@ class Worker(Closing):
         """
         with gpu_lock(self._key):
             ready_child = 0
-            for config, built in candidates:
+            queue = [Candidate(problem, config, built, pdl) for config, built in candidates]
+            for candidate, upcoming in itertools.zip_longest(queue, queue[1:]):
                 # Outside the candidate's deadline: every child, and every call, brings the problem up first.
                 if ready_child != self._process.starts or not self._process.running:
                     self._prepare(problem, settings, reference)
                     ready_child = self._process.starts
-                yield self._measure(Candidate(problem, config, built, pdl), settings, reference)
+                yield self._measure(candidate, settings, reference, upcoming)
 
-    def _measure(self, candidate: Candidate, settings: BenchSettings, reference: bool) -> Measurement:
+    def _measure(
+        self, candidate: Candidate, settings: BenchSettings, reference: bool, upcoming: Candidate | None
+    ) -> Measurement:
         started = time.monotonic()
+        arguments = (candidate, settings, reference, upcoming)
         try:
-            answer = self._process.call(jobs.measure, candidate, settings, reference, deadline_s=self._deadline_s)
+            answer = self._process.call(jobs.measure, *arguments, deadline_s=self._deadline_s)
         except JobTimeoutError as error:
             return self._failed(candidate, Status.TIMEOUT, f"{error}: hang?", started)
         except JobDiedError as error:
