@@ -8,6 +8,7 @@ Where the GPU machine cannot compile, fill a cache elsewhere and carry it over:
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import sys
@@ -17,14 +18,18 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from cudal2.arch import SM90
 from cudal2.build.artifact import BuildResult
 from cudal2.build.cache import BuildCache, resolve_toolchain
 from cudal2.build.compiler import compile_source
 from cudal2.build.pool import BuildPool
 from cudal2.codegen import build_key, render
+from cudal2.errors import NothingValidError
 from cudal2.paths import kernels_dir
 from cudal2.problem import Problem
 from cudal2.space.config import KernelConfig, Sm80MmaConfig, Sm90SmallConfig, Sm90WsConfig
+from cudal2.space.defaults import default_configs
+from cudal2.space.families import FAMILIES
 from cudal2.space.space import SearchSpace
 
 K = Sm90WsConfig
@@ -99,6 +104,11 @@ MMA_CORNERS = (
 MMA_SHAPES = (
     "123_456_789", "1_1_1", "1_4096_4096", "4097_33_129", "300_200_7", "257_130_36", "1000_1001_1002", "128_96_8",
     "65_24_72", "1024_768_520",
+)  # fmt: skip
+#: One row, one column, one product, sizes that nothing divides, rows of every alignment.
+ODD_SHAPES = (
+    "123_456_789", "1_1_1", "1_1_8", "1_4096_4096", "1_4096_4097", "4096_1_512", "4096_1_513", "512_512_1", "1_1_16384",
+    "7_9_8", "300_200_7", "129_513_1000", "33_70000_24", "1000_1001_1002", "70001_17_130",
 )  # fmt: skip
 SHAPES = (
     "123_456_200", "65_24_72", "1_64_64", "4096_64_64", "300_520_1000", "64_64_4096", "1024_1024_512", "2000_1000_512",
@@ -177,6 +187,22 @@ def build_mma(store: BuildCache) -> dict[str, BuildResult]:
         return pool.build(requests)
 
 
+def odd_configs(problem: Problem) -> list[KernelConfig]:
+    """The default configurations of every family that takes the sizes."""
+    found: list[KernelConfig] = []
+    for family in FAMILIES:
+        with contextlib.suppress(NothingValidError):
+            found += default_configs(problem, SM90, family)
+    return found
+
+
+def build_odd(store: BuildCache) -> dict[str, BuildResult]:
+    """What :data:`ODD_SHAPES` are computed with, in every accumulator and layout."""
+    problems = [Problem.parse(mnk, acc, layout) for acc, layout in KINDS for mnk in ODD_SHAPES]
+    with BuildPool(store, resolve_toolchain(store)) as pool:
+        return pool.build([(config, *p.signature) for p in problems for config in odd_configs(p)])
+
+
 def build_fault(store: BuildCache, fault: str, config: KernelConfig = VICTIM) -> BuildResult:
     """A kernel broken on purpose, from a patched copy of kernels/."""
     file, old, new = FAULTS[fault]
@@ -207,7 +233,11 @@ def variants(config: KernelConfig, count: int) -> list[KernelConfig]:
 def main(folder: str) -> Any:
     """Fills a cache with everything the tests need."""
     store = BuildCache(Path(folder))
-    corners = (*build_corners(store, (*CORNERS, VICTIM, *SMALL_CORNERS)).values(), *build_mma(store).values())
+    corners = (
+        *build_corners(store, (*CORNERS, VICTIM, *SMALL_CORNERS)).values(),
+        *build_mma(store).values(),
+        *build_odd(store).values(),
+    )
     results = [*corners, *(build_fault(store, fault) for fault in FAULTS)]
     failed = [f"{result.name}: {result.reason}" for result in results if hasattr(result, "reason")]
     print(f"{len(results)} kernels in {folder}", *failed, sep="\n")
