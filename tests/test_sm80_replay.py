@@ -100,6 +100,16 @@ def test_a_table_made_of_it_serves_odd_shapes_by_their_neighbour(shipped: Path, 
         assert found is not None and found.mnk == "123_456_789"
 
 
+def test_a_hopper_table_takes_the_odd_shapes_alone(shipped: Path, tmp_path: Path, run) -> None:
+    odd, recorded = load_shapes("sm80_odd").shapes, load_shapes("sm80_record").problems()
+    assert list(odd) == [problem.mnk for problem in recorded if problem.alignment_bytes < 16]
+    out = tmp_path / "table.json"
+    assert run("table", "make", shipped, "--shapes-file", "sm80_odd", "--out", out)[0] == 0
+    assert [entry.mnk for entry in KernelTable.load(out).entries] == ["123_456_789"]
+    code, _, err = run("table", "make", shipped, "--shapes-file", "repeat24", "--out", out)
+    assert code == 3 and "no fp32 tn kernel on the shapes of repeat24" in err
+
+
 def test_the_ablation_reads_it(shipped: Path) -> None:
     spec = importlib.util.spec_from_file_location("ablation", ROOT / "scripts" / "ablation.py")
     assert spec is not None and spec.loader is not None

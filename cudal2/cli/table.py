@@ -21,6 +21,7 @@ _EPILOG = """examples:
   cudal2 table lookup --mnk 64_4096_64 --table runs/a/table.json
   cudal2 table make runs/a/records --out a.json         winners of recorded measurements
   cudal2 table make runs/a/records --counters runs/counters --out a.json   less what the guard rules take
+  cudal2 table make recording.parquet --shapes-file sm80_odd --out h200.json   merged into the table there
   cudal2 table make recording.parquet --arch sm80 --out a100.json          for a GPU that nobody had at hand
   cudal2 table merge runs/a/table.json runs/b/table.json --out best.json
   cudal2 table transfer tn.json --layout nn --out nn.json   for shapes that nobody measured with B row-major
@@ -67,6 +68,7 @@ def _add_make(actions: Any) -> None:
         metavar="NAME",
         help="for another architecture's reference part, of kernels that run there; it says where they were timed",
     )
+    parser.add_argument("--shapes-file", metavar="FILE", help="only these shapes: YAML, or a name in configs/shapes")
     parser.add_argument("--counters", type=Path, metavar="DIR", help="profiles for the guard rules (`cudal2 profile`)")
     parser.add_argument(
         "--guards",
@@ -161,14 +163,17 @@ def _lookup(arguments: argparse.Namespace) -> int:
 
 def _make(arguments: argparse.Namespace) -> int:
     from cudal2.records.recording import read_records
+    from cudal2.settings import load_shapes
     from cudal2.table import KernelTable, tuned_elsewhere
 
     guards = _guards(arguments)
+    wanted = set(load_shapes(arguments.shapes_file).shapes) if arguments.shapes_file else None
     acc, layout, dtype = shared.signature(arguments)
     tables = []
     for path in arguments.records:
         records = read_records(path, arguments.allow_mixed)
         rows, fingerprint = records.measurements, records.fingerprint
+        rows = tuple(row for row in rows if wanted is None or row.problem.mnk in wanted)
         if arguments.arch is not None:
             table = tuned_elsewhere(rows, fingerprint, arguments.arch, acc, layout, dtype)
         else:
@@ -176,7 +181,8 @@ def _make(arguments: argparse.Namespace) -> int:
                 rows, fingerprint, acc, layout, evidence=arguments.evidence, dtype=dtype
             )
         if not len(table):
-            raise NothingValidError(f"{path} holds no {precision_of(acc, dtype)} {layout} kernel")
+            where = f" on the shapes of {arguments.shapes_file}" if wanted is not None else ""
+            raise NothingValidError(f"{path} holds no {precision_of(acc, dtype)} {layout} kernel{where}")
         tables.append(table)
     made = reduce(KernelTable.merge, tables).save_merged(arguments.out, guards)
     note(f"{arguments.out}: {len(made)} shapes")
