@@ -36,6 +36,7 @@ NO_TORCH = [
     "cudal2.report.summary",
     "cudal2.runners.replay",
     "cudal2.search.strategies",
+    "cudal2.bench.sanitize.launcher",
 ]
 
 #: Where anything may be raised by what we run, and must become one line: child processes, compilers in Python.

@@ -21,7 +21,7 @@ from cuda.bindings import driver as cuda
 from numpy.typing import NDArray
 
 from cudal2.build.artifact import BuiltKernel
-from cudal2.launch.driver import LaunchError, check, ensure_context
+from cudal2.launch.driver import LaunchError, check, context_fault, ensure_context
 from cudal2.launch.kernel import LoadedKernel
 from cudal2.problem import Problem
 from cudal2.space.config import KernelConfig
@@ -58,18 +58,20 @@ def launch_all(cases: Sequence[Case], device_index: int) -> int:
     device = check(cuda.cuDeviceGet(device_index), "cuDeviceGet")
     attribute = cuda.CUdevice_attribute.CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT
     sm_count = int(check(cuda.cuDeviceGetAttribute(attribute, device), "cuDeviceGetAttribute"))
+    stream = int(check(cuda.cuStreamCreate(0), "cuStreamCreate"))
     for index, case in enumerate(cases):
         _say(f"{BEGIN} {index}")
         try:
-            verdict = _launch(case, sm_count)
+            verdict = _launch(case, sm_count, stream)
         except LaunchError as error:
-            _say(f"{END} {index} {error}")
-            return FAULTED
+            verdict = str(error)
         _say(f"{END} {index} {verdict}".rstrip())
+        if context_fault():
+            return FAULTED
     return 0
 
 
-def _launch(case: Case, sm_count: int) -> str:
+def _launch(case: Case, sm_count: int, stream: int) -> str:
     """What is wrong with the result; empty if nothing. Once plainly, then twice in a row with PDL."""
     a, b, expected = _operands(case.problem)
     kernel = LoadedKernel(case.built, case.config)
@@ -83,7 +85,7 @@ def _launch(case: Case, sm_count: int) -> str:
             at_a, at_b, at_c = (np.array([int(address)], np.uint64) for address in buffers)
             params = launch.params(at_a, at_b, at_c)
             for _ in range(launches):
-                launch.launch(params.kernel_params(0), 0)
+                launch.launch(params.kernel_params(0), stream)
             check(cuda.cuCtxSynchronize(), "cuCtxSynchronize")
         got = np.empty_like(expected)
         check(cuda.cuMemcpyDtoH(got.ctypes.data, buffers[2], got.nbytes), "cuMemcpyDtoH")
