@@ -95,15 +95,16 @@ def relative_times(path: Path) -> Times:
 
 def table(times: Times, source: str) -> str:
     """One line per ablation, as Markdown."""
+    family = FAMILIES[next(config.family for column in times.values() for config in column)]
+    named = "" if family is next(iter(FAMILIES.values())) else f"--family {family.name} "
     lines = [
-        f"Read from `{source}`, {len(times)} shapes, by `python scripts/ablation.py --readme kernels/README.md`.",
+        f"Read from `{source}`, {len(times)} shapes, by `python scripts/ablation.py {named}--readme kernels/README.md`.",
         "Slower by: the best time without over the best time with, geometric mean over the shapes that have any left.",
         "An axis of numbers is held at its best single value of those that three shapes in four can take.",
         "",
         "| without | slower by | shapes over 1 % | worst | where | left with none |",
         "| --- | ---: | ---: | ---: | --- | ---: |",
     ]
-    family = FAMILIES[next(config.family for column in times.values() for config in column)]
     rows = [row for axis in family.axes for row in ablations(axis, times)]
     rows += COMBINED.get(family.name, {}).items()
     lines += [line(name, keeps, times) for name, keeps in rows]

@@ -132,8 +132,13 @@ class Header:
 
     def with_versions_of(self, other: Header) -> Header:
         """With the generator versions of another table's kernel families beside its own."""
-        both = {version for header in (self, other) for version in header.soft.get("generator_version", "").split("+")}
-        return replace(self, soft={**self.soft, "generator_version": "+".join(sorted(both - {""}))})
+        both = sorted(self.versions | other.versions)
+        return replace(self, soft={**self.soft, "generator_version": "+".join(both)})
+
+    @property
+    def versions(self) -> frozenset[str]:
+        """Generator versions, one per kernel family."""
+        return frozenset(self.soft.get("generator_version", "").split("+")) - {""}
 
     def soft_differences(self, soft: dict[str, str]) -> list[str]:
         """One line per soft field that differs; "unknown" never matches."""

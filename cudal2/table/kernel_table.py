@@ -167,7 +167,9 @@ class KernelTable:
             TableError: The other table is for another device, accumulator, layout or type.
         """
         other.check(self.header.device, self.header.acc, self.header.layout, self.header.dtype)
-        header = self.header if self.families & other.families else self.header.with_versions_of(other.header)
+        mine, theirs = self.header.versions, other.header.versions
+        compatible = mine <= theirs or theirs <= mine or not self.families & other.families
+        header = self.header.with_versions_of(other.header) if compatible else self.header
         for difference in header.soft_differences(other.header.soft):
             logger.warning("merging tables measured in different environments: %s", difference)
         entries = dict(self._by_shape)
