@@ -96,9 +96,10 @@ def relative_times(path: Path) -> Times:
 def table(times: Times, source: str) -> str:
     """One line per ablation, as Markdown."""
     family = FAMILIES[next(config.family for column in times.values() for config in column)]
-    named = "" if family is next(iter(FAMILIES.values())) else f"--family {family.name} "
+    command = ["python scripts/ablation.py", "--readme kernels/README.md"]
+    command[1:1] = [f"--family {family.name}"] if family is not next(iter(FAMILIES.values())) else []
     lines = [
-        f"Read from `{source}`, {len(times)} shapes, by `python scripts/ablation.py {named}--readme kernels/README.md`.",
+        f"Read from `{source}`, {len(times)} shapes, by `{' '.join(command)}`.",
         "Slower by: the best time without over the best time with, geometric mean over the shapes that have any left.",
         "An axis of numbers is held at its best single value of those that three shapes in four can take.",
         "",

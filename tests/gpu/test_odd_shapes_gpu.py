@@ -46,7 +46,7 @@ def built(store) -> dict[str, BuildResult]:
 
 @pytest.fixture(scope="module")
 def corners(store) -> dict[str, BuildResult]:
-    return {**kernels.build_corners(store), **kernels.build_mma(store)}
+    return {**kernels.build_corners(store, (*kernels.CORNERS, *kernels.SMALL_CORNERS)), **kernels.build_mma(store)}
 
 
 @pytest.fixture(scope="module")
@@ -131,7 +131,8 @@ def test_c_of_more_than_31_bits_is_right_in_every_corner(layout: Layout, corners
     c = torch.empty(problem.m, problem.n, device="cuda", dtype=torch.float16)
     ensure_context(0)
     mma = [config for config in kernels.mma_corners(problem) if build_key(config, *problem.signature) in corners]
-    configs = [config for config in kernels.CORNERS if kernels.runnable(config, problem)] + mma
+    hopper = (*kernels.CORNERS, *kernels.SMALL_CORNERS)
+    configs = [config for config in hopper if kernels.runnable(config, problem)] + mma
     assert len(configs) >= 20 and len(mma) >= 6
     for config in configs:
         c.fill_(float("nan"))
