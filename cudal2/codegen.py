@@ -50,7 +50,12 @@ def build_key(config: KernelConfig, acc: Acc, layout: Layout, dtype: Dtype = "fp
 
 
 def render(
-    config: KernelConfig, acc: Acc, layout: Layout, dtype: Dtype = "fp16", kernels: Path | None = None
+    config: KernelConfig,
+    acc: Acc,
+    layout: Layout,
+    dtype: Dtype = "fp16",
+    kernels: Path | None = None,
+    digests: dict[tuple[str, ...], str] | None = None,
 ) -> KernelSource:
     """Fills the template of the configuration's family.
 
@@ -60,6 +65,7 @@ def render(
         layout: Layout of B.
         dtype: Type of A, B and C.
         kernels: Folder with ``<family>.cu.in`` and ``include/``; the packaged one by default.
+        digests: Of headers, by what includes them: shared by many sources, they are read once.
 
     Raises:
         ToolchainError: The template is missing, or asks for a placeholder nobody fills.
@@ -76,7 +82,10 @@ def render(
         raise ToolchainError(
             f"{family.name}.cu.in: unknown placeholder {error}: the family's geometry.constants fills them"
         ) from error
-    headers = headers_digest(text, folder / "include")
+    included, digests = tuple(_INCLUDE.findall(text)), {} if digests is None else digests
+    if included not in digests:
+        digests[included] = headers_digest(text, folder / "include")
+    headers = digests[included]
     return KernelSource(
         name=build_key(config, acc, layout, dtype),
         text=text,

@@ -207,6 +207,16 @@ def test_digest_does_not_depend_on_where_the_kernels_are(kernels):
     assert codegen.generator_version("sm90_ws", kernels=kernels) == codegen.generator_version("sm90_ws")
 
 
+def test_headers_are_read_once_for_many_sources(monkeypatch):
+    read = []
+    digest = codegen.headers_digest
+    monkeypatch.setattr(codegen, "headers_digest", lambda *arguments: read.append(arguments) or digest(*arguments))
+    digests: dict[tuple[str, ...], str] = {}
+    shared = [codegen.render(BASE, acc, "tn", digests=digests) for acc in ("fp32", "fp16")]
+    assert len(read) == 1
+    assert shared == [codegen.render(BASE, acc, "tn") for acc in ("fp32", "fp16")]
+
+
 def test_unknown_placeholder_is_named(kernels):
     template = kernels / "sm90_ws.cu.in"
     template.write_text(template.read_text() + "// ${tile_q}\n")

@@ -30,7 +30,8 @@ logger = logging.getLogger(__name__)
 
 #: Data, answers and the tuning of the reference; minutes for the very largest problems on a busy machine.
 PREPARE_DEADLINE_S = 180.0
-PRELOAD = ("torch", "cudal2.bench.jobs")
+#: With all that jobs of the judge and of server mode import; a child is then forked with it.
+PRELOAD = ("torch", "cudal2.bench.judge.judge", "cudal2.bench.server.server")
 
 
 class Worker(Closing):

@@ -204,7 +204,8 @@ def build_here(request: Request, cache: BuildCache, toolchain: Toolchain) -> Bui
 
 def _unique_sources(requests: Iterable[Request]) -> list[KernelSource]:
     keys = {build_key(*request): request for request in requests}
-    return [render(*request) for request in keys.values()]
+    digests: dict[tuple[str, ...], str] = {}
+    return [render(*request, digests=digests) for request in keys.values()]
 
 
 def _cannot_compile(source: KernelSource, toolchain: Toolchain) -> CompileFailure:
