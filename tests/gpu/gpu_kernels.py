@@ -114,6 +114,7 @@ SHAPES = (
     "123_456_200", "65_24_72", "1_64_64", "4096_64_64", "300_520_1000", "64_64_4096", "1024_1024_512", "2000_1000_512",
 )  # fmt: skip
 KINDS = tuple((acc, layout) for acc in ("fp32", "fp16") for layout in ("tn", "nn"))
+TYPED_KINDS = (*((*kind, "fp16") for kind in KINDS), ("fp32", "tn", "bf16"), ("fp32", "nn", "bf16"))
 #: Rules that forbid what is only a worse spelling of another configuration; the kernel must be right all the same.
 HARMLESS = {
     "tile_k_padding", "stages_depth", "one_stage", "raster_single", "group_too_big", "persistent_single_wave"
@@ -177,6 +178,12 @@ def build_corners(store: BuildCache, configs: Sequence[KernelConfig] = CORNERS) 
         return pool.build([(config, acc, layout) for config in configs for acc, layout in KINDS])
 
 
+def build_small(store: BuildCache) -> dict[str, BuildResult]:
+    """Every corner of ``sm90_small`` in every accumulator, layout and type."""
+    with BuildPool(store, resolve_toolchain(store)) as pool:
+        return pool.build([(config, *kind) for config in SMALL_CORNERS for kind in TYPED_KINDS])
+
+
 def build_mma(store: BuildCache) -> dict[str, BuildResult]:
     """Every corner of ``sm80_mma`` in every accumulator and layout, copying as wide as each shape allows."""
     problems = [Problem.parse(mnk, acc, layout) for acc, layout in KINDS for mnk in MMA_SHAPES]
@@ -234,7 +241,8 @@ def main(folder: str) -> Any:
     """Fills a cache with everything the tests need."""
     store = BuildCache(Path(folder))
     corners = (
-        *build_corners(store, (*CORNERS, VICTIM, *SMALL_CORNERS)).values(),
+        *build_corners(store, (*CORNERS, VICTIM)).values(),
+        *build_small(store).values(),
         *build_mma(store).values(),
         *build_odd(store).values(),
     )

@@ -16,7 +16,7 @@ from cudal2.build.artifact import BuildResult, BuiltKernel  # noqa: E402
 from cudal2.codegen import build_key  # noqa: E402
 from cudal2.launch.driver import ensure_context  # noqa: E402
 from cudal2.launch.kernel import LoadedKernel  # noqa: E402
-from cudal2.problem import Acc, Layout, Problem  # noqa: E402
+from cudal2.problem import Acc, Dtype, Layout, Problem  # noqa: E402
 from cudal2.settings import BenchSettings  # noqa: E402
 
 pytestmark = pytest.mark.gpu
@@ -28,7 +28,7 @@ LINKS = 400
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> dict[str, BuildResult]:
-    return kernels.build_corners(kernels.cache(tmp_path_factory.mktemp("build")), kernels.SMALL_CORNERS)
+    return kernels.build_small(kernels.cache(tmp_path_factory.mktemp("build")))
 
 
 @pytest.fixture(scope="module")
@@ -43,17 +43,17 @@ def kernel(result: BuildResult) -> BuiltKernel:
 
 
 @pytest.mark.parametrize("pdl", [False, True], ids=["plain", "pdl"])
-@pytest.mark.parametrize(("acc", "layout"), kernels.KINDS)
+@pytest.mark.parametrize(("acc", "layout", "dtype"), kernels.TYPED_KINDS)
 @pytest.mark.parametrize("mnk", kernels.SMALL_SHAPES)
 def test_every_corner_is_right(
-    mnk: str, acc: Acc, layout: Layout, pdl: bool, worker: Worker, built: dict[str, BuildResult]
+    mnk: str, acc: Acc, layout: Layout, dtype: Dtype, pdl: bool, worker: Worker, built: dict[str, BuildResult]
 ) -> None:
-    problem = Problem.parse(mnk, acc, layout)
+    problem = Problem.parse(mnk, acc, layout, dtype)
     if layout == "nn" and problem.n % 8:
         pytest.skip("no tensor map describes row-major B with such rows")
     configs = [config for config in kernels.SMALL_CORNERS if kernels.runnable(config, problem)]
     assert len(configs) >= 8 and {config.variant for config in configs} == {"wgmma", "mma"}
-    candidates = [(config, kernel(built[build_key(config, acc, layout)])) for config in configs]
+    candidates = [(config, kernel(built[build_key(config, acc, layout, dtype)])) for config in configs]
     rows = list(worker.measure(problem, candidates, QUICK, pdl, reference=False))
     wrong = [f"{row.config.name if row.config else ''}: {row.status.value}, {row.reason}" for row in rows if not row.ok]
     assert not wrong, "\n".join(wrong)
