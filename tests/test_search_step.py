@@ -1,0 +1,160 @@
+"""One search step in the measuring process: its order of events and its verdicts, with the host in the GPU's place."""
+
+from __future__ import annotations
+
+import types
+from collections import OrderedDict
+from pathlib import Path
+
+import pytest
+
+from cudal2 import floor
+from cudal2.bench import timing
+from cudal2.bench.correctness import Checks
+from cudal2.bench.device import ClockSample
+from cudal2.bench.inputs import BufferSets, as_math
+from cudal2.bench.jobs import Candidate, GpuSession
+from cudal2.build.artifact import BuiltKernel
+from cudal2.launch.driver import LaunchError
+from cudal2.problem import Problem
+from cudal2.records.measurement import Status
+from cudal2.settings import BenchSettings
+from cudal2.space.config import Sm90WsConfig
+
+PROBLEM = Problem(64, 64, 64)
+SETTINGS = BenchSettings(replays=3)
+CONFIG = Sm90WsConfig(64, 64, 64, 2, "coop", 1, 1, 1, 1, "direct", 1)
+LAUNCH_US = 5.0
+
+
+def candidate(name: str) -> Candidate:
+    return Candidate(PROBLEM, CONFIG, BuiltKernel(name, "", Path(name), 0, 0, 0, 0, 0.0, Path("log")))
+
+
+class Host:
+    """Sees every event; launches compute at once, and take ``launch_us``."""
+
+    def __init__(self) -> None:
+        self.events: list[str] = []
+        self.launch_us, self.launched, self.wrong_after = LAUNCH_US, 0, 10**9
+
+    def contestant(self, sets: BufferSets) -> types.SimpleNamespace:
+        def launch(index: int, stream: int) -> None:
+            self.launched += 1
+            c = sets.a(index).float() @ as_math(sets.b(index), PROBLEM.layout).float()
+            sets.c(index).copy_(c.half() * (2 if self.launched > self.wrong_after else 1))
+
+        return types.SimpleNamespace(launch=launch)
+
+
+class Stopwatch(timing.Stopwatch):
+    """The real one but for events and streams."""
+
+    stream = 7
+
+    def __init__(self, host: Host, sets: BufferSets) -> None:
+        self.host, self.sets = host, sets
+
+    def begin(self, enqueue):
+        self.sets.poison()
+        before = self.host.launched
+        self.host.events.append("replay")
+        enqueue()
+        ms = (self.host.launched - before) * self.host.launch_us / 1e3
+        return lambda: self.host.events.append("wait") or ms
+
+
+class Context:
+    def __init__(self, host: Host) -> None:
+        self.problem, self.settings, self.host = PROBLEM, SETTINGS, host
+        self.sets, self.checks = BufferSets(PROBLEM, 4, "cpu"), Checks(PROBLEM, "cpu", 1)
+        self.stopwatch = Stopwatch(host, self.sets)
+        self.closed = False
+
+    def check(self, kernel, config, pdl):
+        self.host.events.append("check")
+        return self.checks.run(self.host.contestant(self.checks.sets), 7)
+
+    def candidate(self, kernel, config, pdl):
+        return self.host.contestant(self.sets)
+
+    def reference(self):
+        def begin():
+            self.host.events.append("reference")
+            return lambda: 4.0
+
+        return types.SimpleNamespace(graph=types.SimpleNamespace(begin=begin))
+
+
+@pytest.fixture
+def host(monkeypatch):
+    host = Host()
+
+    class Graph:
+        def __init__(self, stream, enqueue):
+            host.events.append("capture")
+            self.enqueue = enqueue
+
+        def launch(self, stream):
+            self.enqueue()
+
+        def destroy(self):
+            host.events.append("destroy")
+
+    monkeypatch.setattr(timing, "Graph", Graph)
+    return host
+
+
+@pytest.fixture
+def session(host):
+    session = object.__new__(GpuSession)
+    context = Context(host)
+
+    def kernel(built, config):
+        host.events.append(f"load {built.name}")
+        if built.name == "unloadable":
+            raise LaunchError(200, "CUDA_ERROR_INVALID_IMAGE", "cuModuleLoadData")
+
+    session.context = lambda problem, settings: context
+    session.kernel = kernel
+    session.clocks = types.SimpleNamespace(recent=lambda age: ClockSample(1980))
+    session._spent, session._contexts = [], OrderedDict()
+    return session
+
+
+def test_the_host_works_while_the_device_does(session, host):
+    row = session.measure(candidate("one"), SETTINGS, True, candidate("two"))
+    assert row.status is Status.CORRECT and row.sm_clock_mhz == 1980
+    assert row.times_us == pytest.approx([LAUNCH_US] * 3) and row.ref_times_us == (4.0,) * 3
+    assert row.launches * LAUNCH_US >= 2000.0
+    sizing = ["replay", "wait", "capture", "replay", "wait", "destroy"]
+    assert host.events[:8] == ["load one", "check", *sizing]
+    rounds = host.events[8:]
+    assert rounds[:3] == ["reference", "capture", "replay"], "captured while the reference's first replay runs"
+    assert sorted(rounds[3:7]) == ["reference", "reference", "replay", "replay"] and rounds[6] == "replay"
+    assert rounds[7:] == ["load two", "wait", "wait", "wait"], "all is under way before one is waited for"
+    host.events.clear()
+    session.measure(candidate("two"), SETTINGS, True, candidate("unloadable"))
+    assert host.events[-5:] == ["destroy", "load unloadable", "wait", "wait", "wait"], "the graph of the step before"
+
+
+def test_alone_a_candidate_is_timed_too(session):
+    row = session.measure(candidate("one"), SETTINGS, False)
+    assert row.status is Status.CORRECT and len(row.times_us) == 3 and row.ref_times_us == ()
+
+
+def test_what_goes_wrong_when_timed_has_no_time(session, host):
+    host.wrong_after = 500
+    row = session.measure(candidate("one"), SETTINGS, True)
+    assert row.status is Status.CORRECTNESS and row.reason.startswith("after timing, set") and row.times_us == ()
+
+
+def test_a_time_that_cannot_be_is_set_aside_and_a_wrong_kernel_never_timed(session, host, monkeypatch):
+    monkeypatch.setattr(floor, "physical_us", lambda m, n, k: 1.2 * LAUNCH_US)
+    row = session.measure(candidate("one"), SETTINGS, True)
+    assert row.status is Status.QUARANTINED and row.times_us == ()
+    host.wrong_after = 0
+    host.events.clear()
+    row = session.measure(candidate("one"), SETTINGS, True)
+    assert row.status is Status.CORRECTNESS and row.reason.startswith("0/1 data")
+    assert host.events == ["load one", "check"]
