@@ -38,6 +38,8 @@ SPACE = SpaceSettings(
         "stages": (2, 4),
         "epilogue": ("tma", "direct"),
         "ctas_per_sm": (1,),
+        "swap_ab": (False,),
+        "l2_prefetch": (0,),
         "raster": ("m",),
         "group": (1, 8),
         "persistent": (False, True),

@@ -84,6 +84,7 @@ def test_run_time_axes_leave_no_trace(change):
         {"split_k": 2},
         {"epilogue": "direct"},
         {"ctas_per_sm": 2},
+        {"swap_ab": True},
     ],
     ids=lambda change: next(iter(change)),
 )

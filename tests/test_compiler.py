@@ -33,6 +33,7 @@ PINGPONG = dataclasses.replace(BASE, schedule="pingpong")
 SPLIT = dataclasses.replace(
     BASE, tile_m=64, consumers=1, tile_n=64, epilogue="direct", persistent=False, tile_k=128, stages=6
 )
+SWAPPED = dataclasses.replace(BASE, tile_m=168, consumers=1, swap_ab=True)
 CORNERS = [
     (dataclasses.replace(BASE, tile_n=256, cluster_m=2), "fp32", "tn", "fp16"),
     (dataclasses.replace(BASE, tile_m=256, tile_n=32, cluster_n=2, stages=5, epilogue="direct"), "fp32", "nn", "fp16"),
@@ -44,6 +45,10 @@ CORNERS = [
     (dataclasses.replace(BASE, tile_n=256, cluster_m=2), "fp32", "nn", "bf16"),
     (dataclasses.replace(PINGPONG, tile_m=64, tile_n=96, stages=2, ctas_per_sm=2), "fp32", "tn", "bf16"),
     (dataclasses.replace(SPLIT, split_k=8), "fp32", "nn", "bf16"),
+    (dataclasses.replace(SWAPPED, tile_m=224, consumers=2, cluster_n=2), "fp32", "nn", "fp16"),
+    (dataclasses.replace(SWAPPED, schedule="pingpong", consumers=2), "fp32", "tn", "bf16"),
+    (dataclasses.replace(SWAPPED, epilogue="direct", stages=3), "fp16", "nn", "fp16"),
+    (dataclasses.replace(SWAPPED, tile_m=96, split_k=4, epilogue="direct", persistent=False), "fp32", "tn", "fp16"),
 ]
 
 
@@ -113,7 +118,7 @@ def test_header_edited_after_the_render_stops_the_build(tmp_path):
     ("change", "sentence"),
     [
         ({"schedule": "pingpong", "tile_m": 192, "consumers": 3}, "ping-pong alternates two consumer warp groups"),
-        ({"consumers": 3}, "64 or 128 rows per consumer warp group"),
+        ({"consumers": 3}, "64 or 128 wgmma rows per consumer warp group"),
         ({"split_k": 2}, "split-K: cooperative"),
     ],
 )

@@ -25,7 +25,7 @@ _TILE_NAME = r"(?P<tile_m>\d+)x(?P<tile_n>\d+)x(?P<tile_k>\d+)_s(?P<stages>\d+)_
 _NAMES = {
     Sm90WsConfig.family: re.compile(
         _TILE_NAME + r"(?P<schedule>coop|pingpong)(?P<consumers>\d+)_c(?P<cluster_m>\d+)x(?P<cluster_n>\d+)"
-        r"_k(?P<split_k>\d+)_(?P<epilogue>tma|direct)_o(?P<ctas_per_sm>\d+)"
+        r"_k(?P<split_k>\d+)_(?P<epilogue>tma|direct)_o(?P<ctas_per_sm>\d+)(?P<swap_ab>(?:_swap)?)"
         r"(?:_(?P<raster>[mn])(?P<group>\d+)(?P<persistent>p?)(?:f(?P<l2_prefetch>\d+))?)?",
         re.ASCII,
     ),
@@ -39,6 +39,8 @@ _NAMES = {
         re.ASCII,
     ),
 }
+#: Parts of a name that are there or not.
+_FLAGS = frozenset({"persistent", "swap_ab"})
 #: Longer than any name, and short enough that Python reads its numbers.
 _NAME_CHARS = 200
 _COUNT = re.compile(r"[0-9]{1,10}")
@@ -270,7 +272,7 @@ def _fields(kind: str, match: re.Match[str]) -> dict[str, Any]:
     fields["family"] = kind
     for name, value in match.groupdict().items():
         if value is not None:
-            fields[name] = value == "p" if name == "persistent" else int(value) if value.isdigit() else value
+            fields[name] = bool(value) if name in _FLAGS else int(value) if value.isdigit() else value
     return fields
 
 

@@ -133,7 +133,7 @@ def _plan_sm90_ws(config: Sm90WsConfig, problem: Problem, sm_count: int) -> Laun
         | _hints(*tiles),
         a=MapSpec(k, m, 64, config.tile_m // config.cluster_n, problem.dtype),
         b=_b_spec(config, problem),
-        c=MapSpec(n, m, sm90_ws.store_columns(config), 64, problem.dtype) if config.epilogue == "tma" else None,
+        c=MapSpec(n, m, *sm90_ws.store_box(config), problem.dtype) if config.epilogue == "tma" else None,
     )
 
 

@@ -50,7 +50,7 @@ Floats = NDArray[np.float32]
 
 VERSION = 1
 CANONICAL_TILES = ((64, 64), (128, 64), (128, 128), (128, 256), (256, 128))
-#: Values with an entry each; any other value of the axis leaves all of them zero.
+#: Values with an entry each; another value of the axis counts as the nearest, the lower of two.
 ONE_HOT = {"tile_m": (64, 128, 192, 256), "tile_n": (32, 64, 96, 128, 160, 192, 224, 256), "consumers": (1, 2, 3)}
 TOP = 16
 COUNTERS = ("l2_hit_rate", "tma_throughput", "dram_throughput", "tensor_active", "registers")
@@ -96,7 +96,7 @@ def analytic_features(space: SearchSpace, problem: Problem, candidates: NDArray[
 
 def _encoded(columns: dict[str, NDArray[Any]]) -> NDArray[np.float64]:
     """Configurations as rows of the 23 entries."""
-    one_hots = [columns[name][:, None] == np.asarray(values)[None, :] for name, values in ONE_HOT.items()]
+    one_hots = [_nearest(columns[name], values) for name, values in ONE_HOT.items()]
     scalars = (
         columns["tile_k"] / 128.0,
         columns["schedule"] == "pingpong",
@@ -108,6 +108,11 @@ def _encoded(columns: dict[str, NDArray[Any]]) -> NDArray[np.float64]:
         (columns["ctas_per_sm"] - 1.0) / 3.0,
     )
     return np.concatenate([*one_hots, np.stack(scalars, axis=1)], axis=1).astype(np.float64)
+
+
+def _nearest(column: NDArray[Any], values: tuple[int, ...]) -> NDArray[np.bool_]:
+    away = np.abs(column[:, None] - np.asarray(values)[None, :])
+    return np.asarray(np.arange(len(values)) == away.argmin(axis=1)[:, None])
 
 
 def hardware_features(arch: Arch) -> list[float]:

@@ -51,6 +51,7 @@ ABSENT: dict[str, Any] = {
     "ctas_per_sm": 4,
     "raster": "m",
     "group": 1,
+    "swap_ab": False,
 }
 
 #: Configurations estimated at once.
@@ -94,7 +95,9 @@ def _mma_cycles(columns: Columns, tile_m: Floats, tile_n: Floats, tile_k: Floats
 
     With mma.sync every warp reads its own fragments of both operands.
     """
-    by_wgmma = tile_m / 64.0 * tile_k / 16.0 * np.maximum(tile_n / 2.0, 16.0 + tile_n / 4.0)
+    swapped = columns["swap_ab"].astype(bool)
+    side_m, side_n = np.where(swapped, tile_n, tile_m), np.where(swapped, tile_m, tile_n)
+    by_wgmma = side_m / 64.0 * tile_k / 16.0 * np.maximum(side_n / 2.0, 16.0 + side_n / 4.0)
     if "warps_m" in columns:
         return _mma_sync_cycles(tile_m, tile_n, tile_k, _floats(columns, "warps_m"), _floats(columns, "warps_n"))
     if "variant" in columns:

@@ -65,14 +65,19 @@ class Axis:
         return ", ".join(str(value) for value in self.values)
 
 
+#: Multiples of 8 that divide common sizes, or M over a whole number of waves, without much to spare.
+_SM90_WS_ROWS = (16, 32, 48, 64, 80, 88, 96, 112, 128, 144, 160, 168, 176, 192, 208, 224, 240, 256)
+_SM90_WS_COLUMNS = (16, 32, 48, 64, 80, 96, 112, 128, 144, 160, 176, 192, 208, 224, 240, 256)
+
 SM90_WS_AXES: tuple[Axis, ...] = (
-    Axis("tile_m", (64, 128, 192, 256), True, "rows of C per CTA tile"),
-    Axis("tile_n", (32, 64, 96, 128, 160, 192, 224, 256), True, "columns of C per CTA tile"),
+    Axis("tile_m", _SM90_WS_ROWS, True, "rows of C per CTA tile"),
+    Axis("tile_n", _SM90_WS_COLUMNS, True, "columns of C per CTA tile"),
+    Axis("swap_ab", (False, True), True, "which side of the tile is wgmma's, of 64 rows: that of M, or that of N"),
     Axis("tile_k", (64, 128), True, "depth of one pipeline stage, elements"),
     Axis("schedule", ("coop", "pingpong"), True, "consumers share one tile, or take turns on their own"),
     Axis("consumers", (1, 2, 3), True, "consumer warp groups"),
-    Axis("cluster_m", (1, 2), True, "CTAs along M that share B by multicast"),
-    Axis("cluster_n", (1, 2), True, "CTAs along N that share A by multicast"),
+    Axis("cluster_m", (1, 2, 4), True, "CTAs along M that share B by multicast"),
+    Axis("cluster_n", (1, 2, 4), True, "CTAs along N that share A by multicast"),
     Axis(
         "split_k", (1, 2, 3, 4, 5, 6, 7, 8, 16), True, "CTAs that split K and reduce through distributed shared memory"
     ),

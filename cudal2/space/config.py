@@ -111,10 +111,12 @@ class Sm90WsConfig(KernelConfig):
         persistent: Run time. Grid of one wave that loops over tiles, against one CTA per tile.
         l2_prefetch: Run time. Most K tiles of a CTA's first tile that are fetched into L2 while the previous grid
             still runs.
+        swap_ab: The kernel computes the transpose of C: ``tile_n`` is the side of wgmma's 64 rows and of the consumers,
+            ``tile_m`` the one that may be any multiple of 8.
     """
 
     family: ClassVar[str] = "sm90_ws"
-    added: ClassVar[frozenset[str]] = frozenset({"l2_prefetch"})
+    added: ClassVar[frozenset[str]] = frozenset({"l2_prefetch", "swap_ab"})
 
     schedule: Schedule
     consumers: int
@@ -127,13 +129,15 @@ class Sm90WsConfig(KernelConfig):
     group: int = 8
     persistent: bool = True
     l2_prefetch: int = 0
+    swap_ab: bool = False
 
     @property
     def build_name(self) -> str:
-        """Compile-time part, for example ``128x256x64_s4_coop2_c2x1_k1_tma_o1``; one cubin serves all that share it."""
+        """Compile-time part, for example ``128x256x64_s4_coop2_c2x1_k1_tma_o1``, ``_swap`` behind it if swapped."""
         return (
             f"{self.tile_m}x{self.tile_n}x{self.tile_k}_s{self.stages}_{self.schedule}{self.consumers}"
             f"_c{self.cluster_m}x{self.cluster_n}_k{self.split_k}_{self.epilogue}_o{self.ctas_per_sm}"
+            f"{'_swap' if self.swap_ab else ''}"
         )
 
     @property

@@ -13,6 +13,7 @@ struct Config {
   static constexpr int kSplitK = 1;
   static constexpr bool kTmaStore = true;
   static constexpr int kCtasPerSm = 1;
+  static constexpr bool kSwapAB = false;
   static constexpr bool kBf16 = false;
   static constexpr bool kAccFp16 = false;
   static constexpr bool kKMajorB = true;

@@ -52,6 +52,27 @@ CORNERS = (
     K(128, 128, 64, 4, "coop", 2, 1, 1, 4, "direct", 1, "m", 1, False),
     K(128, 64, 64, 6, "coop", 2, 1, 1, 2, "direct", 1, "n", 8, False),
     K(128, 128, 64, 2, "coop", 2, 1, 1, 1, "tma", 2, "m", 8, True),
+    # Two by two and four in a row; columns that 32 does not divide.
+    K(128, 144, 64, 4, "coop", 2, 2, 2, 1, "tma", 1, "m", 2, False),
+    K(128, 176, 64, 4, "pingpong", 2, 1, 4, 1, "tma", 1, "m", 4, True),
+    K(64, 16, 64, 8, "coop", 1, 1, 1, 1, "tma", 1, "m", 8, False),
+    K(64, 80, 128, 3, "coop", 1, 1, 1, 2, "direct", 1, "m", 1, False),
+    K(128, 240, 64, 4, "coop", 2, 1, 1, 1, "direct", 1, "n", 2, False),
+    # Swapped: boxes that share the rows evenly or overlap, an odd number of 8 x 8 matrices in one, every way out.
+    K(96, 64, 64, 8, "coop", 1, 1, 1, 1, "tma", 1, "m", 1, False, swap_ab=True),
+    K(64, 128, 64, 3, "coop", 1, 1, 1, 1, "tma", 2, "n", 4, True, swap_ab=True),
+    K(16, 128, 128, 3, "coop", 2, 1, 2, 1, "tma", 1, "n", 2, False, swap_ab=True),
+    K(168, 128, 64, 4, "pingpong", 2, 1, 1, 1, "tma", 1, "m", 4, True, swap_ab=True),
+    K(192, 64, 64, 4, "pingpong", 2, 2, 1, 1, "tma", 1, "n", 8, True, swap_ab=True),
+    K(224, 128, 64, 4, "coop", 2, 1, 2, 1, "tma", 1, "m", 8, True, swap_ab=True),
+    K(88, 256, 64, 4, "coop", 2, 2, 1, 1, "tma", 1, "n", 2, False, swap_ab=True),
+    K(128, 192, 64, 4, "coop", 3, 1, 1, 1, "tma", 1, "m", 1, False, swap_ab=True),
+    K(168, 64, 64, 4, "coop", 1, 1, 1, 1, "direct", 1, "n", 4, True, swap_ab=True),
+    K(64, 256, 64, 3, "coop", 2, 1, 1, 1, "direct", 1, "m", 2, False, swap_ab=True),
+    K(176, 128, 64, 4, "coop", 2, 2, 2, 1, "tma", 1, "m", 1, False, swap_ab=True),
+    K(96, 64, 64, 6, "coop", 1, 4, 1, 1, "tma", 1, "n", 2, True, swap_ab=True),
+    K(96, 128, 64, 5, "coop", 2, 1, 1, 4, "direct", 1, "m", 1, False, swap_ab=True),
+    K(168, 64, 128, 2, "coop", 1, 1, 1, 3, "direct", 1, "n", 2, False, swap_ab=True),
 )
 S = Sm90SmallConfig
 #: Rings shorter and longer than K, every width, splits that divide the sums evenly and not, both ways to multiply.

@@ -38,14 +38,20 @@ def threads(config: Sm90WsConfig) -> int:
     return config.consumers * WARP_GROUP + producer_threads(config)
 
 
+def wgmma_sides(config: Sm90WsConfig) -> tuple[int, int]:
+    """The tile along M and along N of wgmma, which are those of C only where the operands are not swapped."""
+    return (config.tile_n, config.tile_m) if config.swap_ab else (config.tile_m, config.tile_n)
+
+
 def consumer_rows(config: Sm90WsConfig) -> int:
-    """Rows of C one consumer warp group accumulates."""
-    return config.tile_m if config.schedule == "pingpong" else config.tile_m // config.consumers
+    """Rows of wgmma that one consumer warp group accumulates: rows of C, or columns if swapped."""
+    side_m, _ = wgmma_sides(config)
+    return side_m if config.schedule == "pingpong" else side_m // config.consumers
 
 
 def accumulator_registers(config: Sm90WsConfig, acc: Acc) -> int:
     """Accumulator registers per consumer thread."""
-    elements = consumer_rows(config) * config.tile_n // WARP_GROUP
+    elements = consumer_rows(config) * wgmma_sides(config)[1] // WARP_GROUP
     return elements if acc == "fp32" else elements // 2
 
 
@@ -54,16 +60,23 @@ def stage_bytes(config: Sm90WsConfig) -> int:
     return (config.tile_m + config.tile_n) * config.tile_k * ELEMENT_BYTES
 
 
-def store_columns(config: Sm90WsConfig) -> int:
-    """Columns of one TMA store box: the widest of 64, 32, 16 that divides the tile."""
-    return next(width for width in (64, 32, 16, 8) if config.tile_n % width == 0)
+def store_box(config: Sm90WsConfig) -> tuple[int, int]:
+    """Columns and rows of one TMA store box.
+
+    The widest of 64, 32, 16 columns that divides the tile, by the 64 rows of a block. If the operands are swapped a
+    block is 64 columns wide, and its boxes share the rows of the tile: at most 64 each, in whole swizzle atoms of 8.
+    """
+    columns = next(width for width in (64, 32, 16, 8) if config.tile_n % width == 0)
+    boxes = -(-config.tile_m // 64)
+    return columns, -(-config.tile_m // (8 * boxes)) * 8 if config.swap_ab else 64
 
 
 def epilogue_bytes(config: Sm90WsConfig) -> int:
-    """Staging buffers of the TMA-store epilogue: two boxes of 64 rows per consumer warp group."""
+    """Staging buffers of the TMA-store epilogue: two boxes per consumer warp group."""
     if config.epilogue == "direct":
         return 0
-    return config.consumers * EPILOGUE_BUFFERS * 64 * store_columns(config) * ELEMENT_BYTES
+    columns, rows = store_box(config)
+    return config.consumers * EPILOGUE_BUFFERS * rows * columns * ELEMENT_BYTES
 
 
 def partial_bytes(config: Sm90WsConfig) -> int:
@@ -129,6 +142,7 @@ def constants(config: Sm90WsConfig, acc: Acc, layout: Layout, dtype: Dtype) -> d
         "split_k": config.split_k,
         "epilogue_tma": config.epilogue == "tma",
         "ctas_per_sm": config.ctas_per_sm,
+        "swap_ab": config.swap_ab,
         "bf16": dtype == "bf16",
         "acc_fp16": acc == "fp16",
         "b_k_major": layout == "tn",

@@ -27,12 +27,12 @@ DIRECT_WORKING_REGISTERS = 48
 THREE_CONSUMERS_CAP = 128
 #: Rows of one swizzle atom in shared memory; a multicast slice is whole atoms.
 SWIZZLE_ROWS = 8
-#: CTAs that may share operands; four gained nothing on 15 shapes and often no longer fit one wave (GPCs of 16-18 SMs).
-MULTICAST_CTAS = 2
+#: CTAs that may share operands: with more, few clusters fit the GPCs, of 16 to 18 SMs.
+MULTICAST_CTAS = 4
 #: The lesser of the two prefetch depths; a deeper one that finds no more to fetch is the same.
 SHALLOW_PREFETCH = 2
 
-_BODY_AXES = ("tile_m", "tile_n", "tile_k", "stages", "consumers", "split_k", "epilogue")
+_BODY_AXES = ("tile_m", "tile_n", "tile_k", "stages", "consumers", "split_k", "epilogue", "swap_ab")
 _smem = lifted(geo.smem_bytes, *_BODY_AXES)
 _threads = lifted(geo.threads, "consumers", "ctas_per_sm")
 _setmaxnreg = lifted(geo.uses_setmaxnreg, "consumers", "ctas_per_sm")
@@ -46,12 +46,19 @@ def register_cap(choice: Choice, arch: Arch) -> Any:
     return np.where(_setmaxnreg(choice), moved, np.minimum(share, arch.registers_per_thread))
 
 
+def _wgmma_m(choice: Choice) -> Any:
+    """The side of the tile that wgmma's rows and the consumers divide."""
+    return np.where(choice.swap_ab, choice.tile_n, choice.tile_m)
+
+
 def _consumer_rows(choice: Choice) -> Any:
-    return np.where(np.equal(choice.schedule, "pingpong"), choice.tile_m, choice.tile_m // choice.consumers)
+    side = _wgmma_m(choice)
+    return np.where(np.equal(choice.schedule, "pingpong"), side, side // choice.consumers)
 
 
 def _accumulators(choice: Choice, problem: Problem) -> Any:
-    elements = _consumer_rows(choice) * choice.tile_n // geo.WARP_GROUP
+    side_n = np.where(choice.swap_ab, choice.tile_m, choice.tile_n)
+    elements = _consumer_rows(choice) * side_n // geo.WARP_GROUP
     return elements if problem.acc == "fp32" else elements // 2
 
 
@@ -90,16 +97,17 @@ def _k_steps(choice: Choice, problem: Problem, arch: Arch) -> Any:
 
 
 def _splits_tile(c: Choice, problem: Problem, arch: Arch) -> Any:
-    whole = np.equal(c.tile_m % c.consumers, 0) | np.equal(c.schedule, "pingpong")
+    whole = np.equal(_wgmma_m(c) % c.consumers, 0) | np.equal(c.schedule, "pingpong")
     two = np.equal(c.consumers, 2) | np.equal(c.schedule, "coop")
     return whole & two & np.isin(_consumer_rows(c), (64, 128))
 
 
 def _splits_tile_reason(c: Sm90WsConfig, problem: Problem, arch: Arch) -> str:
+    side, noun = geo.wgmma_sides(c)[0], "columns" if c.swap_ab else "rows"
     if c.schedule == "pingpong":
-        return f"ping-pong takes 2 consumer warp groups with 64 or 128 rows each, not {c.consumers} with {c.tile_m}"
-    rows = f"{c.tile_m / c.consumers:g} of {c.tile_m}"
-    return f"{c.consumers} cooperating consumers take {rows} rows each; wgmma needs 64 or 128"
+        return f"ping-pong takes 2 consumer warp groups with 64 or 128 {noun} each, not {c.consumers} with {side}"
+    share = f"{side / c.consumers:g} of {side}"
+    return f"{c.consumers} cooperating consumers take {share} {noun} each; wgmma needs 64 or 128"
 
 
 def _alternates(c: Choice, problem: Problem, arch: Arch) -> Any:
@@ -221,10 +229,15 @@ _TILING = ("tile_m", "tile_n", "cluster_m", "cluster_n")
 
 RULES: tuple[Rule, ...] = (
     tma_alignment(),
-    Rule("consumers_split_tile", ("tile_m", "schedule", "consumers"), _splits_tile, _splits_tile_reason),
+    Rule(
+        "consumers_split_tile",
+        ("tile_m", "tile_n", "schedule", "consumers", "swap_ab"),
+        _splits_tile,
+        _splits_tile_reason,
+    ),
     Rule(
         "accumulator_registers",
-        ("tile_m", "tile_n", "schedule", "consumers", "epilogue", "ctas_per_sm"),
+        ("tile_m", "tile_n", "schedule", "consumers", "epilogue", "ctas_per_sm", "swap_ab"),
         _fits_registers,
         _fits_registers_reason,
     ),

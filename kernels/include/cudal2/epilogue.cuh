@@ -23,6 +23,15 @@ __device__ __forceinline__ void stmatrix_x4(uint32_t address, uint32_t r0, uint3
                : "memory");
 }
 
+// A written box becomes visible to TMA, and the other buffer has been read: the next box may overwrite it.
+__device__ __forceinline__ void finish_box(int group, bool leader) {
+  cutlass::arch::fence_view_async_shared();
+  if (leader) {
+    cute::tma_store_wait<0>();
+  }
+  barrier_sync(kWarpGroupBarrier + group, kWarpGroup);
+}
+
 // Stores one warp group's rows box by box through two staging buffers; `turn` carries the buffer in use from tile to tile.
 template <class G, class Acc>
 __device__ __forceinline__ void store_tma(const GemmParams& params, const Acc (&acc)[G::kBlocks], uint8_t* staging, int group, int row0,
@@ -34,7 +43,7 @@ __device__ __forceinline__ void store_tma(const GemmParams& params, const Acc (&
 #pragma unroll
   for (int i = 0; i < G::kBlocks; ++i) {
 #pragma unroll
-    for (int box = 0; box < G::kTileN / G::kStoreColumns; ++box) {
+    for (int box = 0; box < G::kStoreBoxes; ++box) {
       uint8_t* buffer = staging + turn * G::kStoreBytes;
       const uint32_t base = cute::cast_smem_ptr_to_uint(buffer);
 #pragma unroll
@@ -43,11 +52,7 @@ __device__ __forceinline__ void store_tma(const GemmParams& params, const Acc (&
         const uint32_t at = swizzled_offset<G::kStoreColumns * kElementBytes>(warp_row + lane % 16, j * 2 + lane / 16);
         stmatrix_x4(base + at, acc[i].word(nb, 0), acc[i].word(nb, 1), acc[i].word(nb + 1, 0), acc[i].word(nb + 1, 1));
       }
-      cutlass::arch::fence_view_async_shared();
-      if (leader) {
-        cute::tma_store_wait<0>();  // the other buffer has been read: the next box may overwrite it
-      }
-      barrier_sync(kWarpGroupBarrier + group, kWarpGroup);
+      finish_box(group, leader);
       if (leader) {
         cute::SM90_TMA_STORE_2D::copy(&params.c, buffer, col0 + box * G::kStoreColumns, row0 + i * 64);
         cute::tma_store_arrive();
@@ -70,6 +75,13 @@ __device__ __forceinline__ void store_pair(const GemmParams& params, int row, in
       at[1] = uint16_t(word >> 16);
     }
   }
+}
+
+// Transposes an 8 x 8 matrix of which lane l holds elements 2 (l % 4) + {0, 1} of row l / 4.
+__device__ __forceinline__ uint32_t transpose_matrix(uint32_t word) {
+  uint32_t transposed;
+  asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(transposed) : "r"(word));
+  return transposed;
 }
 
 // Transposes the 4 x 4 words that the four lanes of a quad hold, so that lane t ends with the whole of block t.
@@ -173,8 +185,8 @@ __device__ __forceinline__ void expose_partials(const Acc (&acc)[G::kBlocks], fl
 #pragma unroll
   for (int i = 0; i < G::kBlocks; ++i) {
 #pragma unroll
-    for (int nb = 0; nb < G::kTileN / 8; ++nb) {
-      partials[(i * (G::kTileN / 8) + nb) * G::kConsumerThreads + threadIdx.x] = acc[i].quad(nb);
+    for (int nb = 0; nb < G::kWgmmaN / 8; ++nb) {
+      partials[(i * (G::kWgmmaN / 8) + nb) * G::kConsumerThreads + threadIdx.x] = acc[i].quad(nb);
     }
   }
 }
@@ -182,10 +194,10 @@ __device__ __forceinline__ void expose_partials(const Acc (&acc)[G::kBlocks], fl
 template <class G>
 __device__ __forceinline__ void reduce_partials(const GemmParams& params, const float4* partials, int slice, int share, int row0,
                                                 int col0) {
-  constexpr int kQuads = G::kBlocks * G::kTileN / 8;
+  constexpr int kQuads = G::kBlocks * G::kWgmmaN / 8;
   constexpr int kShare = (kQuads + G::kSplitK - 1) / G::kSplitK;  // the last slices may have less, or nothing
-  const int row = row0 + threadIdx.x % kWarpGroup / 32 * 16 + threadIdx.x % 32 / 4;
-  const int col = col0 + threadIdx.x % 4 * 2;
+  const int row = row0 + (G::kSwapAB ? 0 : threadIdx.x % kWarpGroup / 32 * 16) + threadIdx.x % 32 / 4;
+  const int col = col0 + (G::kSwapAB ? threadIdx.x % kWarpGroup / 32 * 16 : 0) + threadIdx.x % 4 * 2;
 #pragma unroll
   for (int s = 0; s < kShare; ++s) {
     const int quad = slice * kShare + s;
@@ -200,10 +212,15 @@ __device__ __forceinline__ void reduce_partials(const GemmParams& params, const 
       sum.z += part.z;
       sum.w += part.w;
     }
-    const int r = row + quad / (G::kTileN / 8) * 64;
-    const int c = col + quad % (G::kTileN / 8) * 8;
-    store_pair(params, r, c, pack_elements<G::kBf16>(sum.x, sum.y));
-    store_pair(params, r + 8, c, pack_elements<G::kBf16>(sum.z, sum.w));
+    const int along_m = quad / (G::kWgmmaN / 8) * 64;  // of wgmma's M and N
+    const int along_n = quad % (G::kWgmmaN / 8) * 8;
+    if constexpr (G::kSwapAB) {
+      store_pair(params, row + along_n, col + along_m, transpose_matrix(pack_elements<G::kBf16>(sum.x, sum.y)));
+      store_pair(params, row + along_n, col + along_m + 8, transpose_matrix(pack_elements<G::kBf16>(sum.z, sum.w)));
+    } else {
+      store_pair(params, row + along_m, col + along_n, pack_elements<G::kBf16>(sum.x, sum.y));
+      store_pair(params, row + along_m + 8, col + along_n, pack_elements<G::kBf16>(sum.z, sum.w));
+    }
   }
 }
 

@@ -15,7 +15,7 @@ constexpr int kStoreBuffers = 2;
 template <class Config>
 struct Geometry : Config {
   using Config::kClusterM, Config::kClusterN, Config::kConsumers, Config::kPingpong, Config::kSplitK, Config::kStages;
-  using Config::kTileK, Config::kTileM, Config::kTileN, Config::kTmaStore;
+  using Config::kSwapAB, Config::kTileK, Config::kTileM, Config::kTileN, Config::kTmaStore;
 
   static constexpr int kClusterSize = kClusterM * kClusterN * kSplitK;
   static constexpr int kShareSize = kClusterM * kClusterN;  // CTAs that share operands: one K slice of the cluster
@@ -26,8 +26,11 @@ struct Geometry : Config {
   static constexpr bool kMoveRegisters = Config::kConsumerRegisters > 0;
   static constexpr int kProducerThreads = kMoveRegisters ? kWarpGroup : 32;
 
-  static constexpr int kGroupRows = kPingpong ? kTileM : kTileM / kConsumers;  // rows of C per consumer warp group
-  static constexpr int kBlocks = kGroupRows / 64;                              // wgmma blocks of 64 rows in them
+  // wgmma computes a tile of C, or with swapped operands of its transpose: then the columns of C are its rows.
+  static constexpr int kWgmmaM = kSwapAB ? kTileN : kTileM;  // what the consumers share out
+  static constexpr int kWgmmaN = kSwapAB ? kTileM : kTileN;
+  static constexpr int kGroupRows = kPingpong ? kWgmmaM : kWgmmaM / kConsumers;  // wgmma rows per consumer warp group
+  static constexpr int kBlocks = kGroupRows / 64;                                // blocks of 64 in them
 
   static constexpr int kBytesA = kTileM * kTileK * kElementBytes;
   static constexpr int kBytesB = kTileN * kTileK * kElementBytes;
@@ -35,8 +38,12 @@ struct Geometry : Config {
   static constexpr int kPartialBytes = kSplitK > 1 ? kTileM * kTileN * 4 : 0;
   static constexpr int kBodyBytes = kStages * kStageBytes > kPartialBytes ? kStages * kStageBytes : kPartialBytes;
 
+  // A box of the TMA store: a block's rows by the widest swizzle that divides the tile. Swapped: a block's 64 columns by
+  // an equal share of the rows, rounded up to whole atoms; the last box overlaps the one before rather than the tile's end.
   static constexpr int kStoreColumns = kTileN % 64 == 0 ? 64 : kTileN % 32 == 0 ? 32 : kTileN % 16 == 0 ? 16 : 8;
-  static constexpr int kStoreBytes = 64 * kStoreColumns * kElementBytes;
+  static constexpr int kStoreBoxes = kSwapAB ? (kTileM + 63) / 64 : kTileN / kStoreColumns;  // per block
+  static constexpr int kStoreRows = kSwapAB ? (kTileM / 8 + kStoreBoxes - 1) / kStoreBoxes * 8 : 64;
+  static constexpr int kStoreBytes = kStoreRows * kStoreColumns * kElementBytes;
   static constexpr int kEpilogueBytes = kTmaStore ? kConsumers * kStoreBuffers * kStoreBytes : 0;
 
   // A and K-major B: boxes of 64 elements of K, 128-byte swizzle. N-major B: boxes of kBoxN elements of N.
@@ -49,7 +56,9 @@ struct Geometry : Config {
 
   static_assert(kTileK % 64 == 0, "a K tile is whole 128-byte swizzle rows");
   static_assert(!kPingpong || kConsumers == 2, "ping-pong alternates two consumer warp groups");
-  static_assert(kBlocks * 64 == kGroupRows && (kBlocks == 1 || kBlocks == 2), "64 or 128 rows per consumer warp group");
+  static_assert(kBlocks * 64 == kGroupRows && (kBlocks == 1 || kBlocks == 2), "64 or 128 wgmma rows per consumer warp group");
+  static_assert(kWgmmaN % 8 == 0 && kWgmmaN <= 256, "wgmma is up to 256 columns wide, in steps of 8");
+  static_assert(!kSwapAB || Config::kKMajorB || kBoxN == 64, "an N-major left operand comes in boxes of wgmma's 64 rows");
   static_assert(kSliceA % 8 == 0 && kSliceB % 8 == 0, "a multicast slice is whole swizzle atoms of 8 rows, or the bytes never add up");
   static_assert(kTileN % kBoxN == 0 || Config::kKMajorB, "N-major B is loaded in whole boxes");
   static_assert(!kTmaStore || kStoreColumns >= 16, "a TMA store box is at least 32 bytes wide");

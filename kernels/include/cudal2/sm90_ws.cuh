@@ -1,13 +1,14 @@
 // Warp-specialised Hopper GEMM: one producer warp feeds a ring of stages by TMA, 1-3 consumer warp groups run wgmma.
 //
-// Cooperative: the consumers share a tile by rows. Ping-pong: each has its own tile and they take turns at the tensor
-// cores, so that one's epilogue hides behind the other's main loop. Clusters of two share A or B by multicast; clusters
-// of 2-8 split K and reduce through distributed shared memory. See kernels/README.md for what each axis is for.
+// Cooperative: the consumers share a tile by rows, or by columns if the operands are swapped. Ping-pong: each has its own
+// tile and they take turns at the tensor cores, so that one's epilogue hides behind the other's main loop. Clusters share
+// A and B by multicast, or split K and reduce through distributed shared memory. See kernels/README.md for the axes.
 #pragma once
 
 #include <cutlass/arch/reg_reconfig.h>
 
 #include "cudal2/epilogue.cuh"
+#include "cudal2/epilogue_swapped.cuh"
 #include "cudal2/geometry.cuh"
 #include "cudal2/params.cuh"
 #include "cudal2/raster.cuh"
@@ -182,20 +183,25 @@ __device__ __forceinline__ void release_stage(const Work<G>& work, const Smem<G>
 
 template <class G, class Acc>
 __device__ __forceinline__ void multiply_stage(const Smem<G>& smem, int stage, int group, Acc (&acc)[G::kBlocks], bool first) {
-  constexpr int kRows = G::kPingpong ? 0 : G::kGroupRows;
-  const uint64_t bits_a = descriptor_bits<128>(16, 1024);
-  const uint64_t bits_b = G::kKMajorB ? descriptor_bits<128>(16, 1024)
-                                      : descriptor_bits<G::kBoxNBytes>(G::kTileK * G::kBoxNBytes, 8 * G::kBoxNBytes);
-  const uint64_t desc_a = descriptor_at(bits_a, cute::cast_smem_ptr_to_uint(smem.a(stage)) + group * kRows * 128);
-  const uint64_t desc_b = descriptor_at(bits_b, cute::cast_smem_ptr_to_uint(smem.b(stage)));
+  // wgmma's left operand is A, or B if swapped; its blocks of 64 rows are whole boxes where it is N-major.
+  constexpr bool kKMajorLeft = !G::kSwapAB || G::kKMajorB;
+  constexpr bool kKMajorRight = G::kSwapAB || G::kKMajorB;
+  constexpr int kBlockBytes = (kKMajorLeft ? 64 : G::kTileK) * 128;
+  constexpr int kGroupBytes = G::kPingpong ? 0 : G::kBlocks * kBlockBytes;
+  const uint64_t bits_k = descriptor_bits<128>(16, 1024);
+  const uint64_t bits_n = descriptor_bits<G::kBoxNBytes>(G::kTileK * G::kBoxNBytes, 8 * G::kBoxNBytes);
+  const uint8_t* left = G::kSwapAB ? smem.b(stage) : smem.a(stage);
+  const uint8_t* right = G::kSwapAB ? smem.a(stage) : smem.b(stage);
+  const uint64_t desc_left = descriptor_at(kKMajorLeft ? bits_k : bits_n, cute::cast_smem_ptr_to_uint(left) + group * kGroupBytes);
+  const uint64_t desc_right = descriptor_at(kKMajorRight ? bits_k : bits_n, cute::cast_smem_ptr_to_uint(right));
 #pragma unroll
   for (int kk = 0; kk < G::kTileK / 16; ++kk) {
-    const int at_a = kk / 4 * G::kTileM * 128 + kk % 4 * 32;
-    const int at_b = G::kKMajorB ? kk / 4 * G::kTileN * 128 + kk % 4 * 32 : kk * 16 * G::kBoxNBytes;
+    const int at_left = kKMajorLeft ? kk / 4 * G::kWgmmaM * 128 + kk % 4 * 32 : kk * 16 * G::kBoxNBytes;
+    const int at_right = kKMajorRight ? kk / 4 * G::kWgmmaN * 128 + kk % 4 * 32 : kk * 16 * G::kBoxNBytes;
     const gmma::ScaleOut scale = kk == 0 && first ? gmma::ScaleOut::Zero : gmma::ScaleOut::One;
 #pragma unroll
     for (int i = 0; i < G::kBlocks; ++i) {
-      wgmma<G::kKMajorB>(desc_a + ((at_a + i * 64 * 128) >> 4), desc_b + (at_b >> 4), acc[i], scale);
+      wgmma<kKMajorRight, kKMajorLeft>(desc_left + ((at_left + i * kBlockBytes) >> 4), desc_right + (at_right >> 4), acc[i], scale);
     }
   }
 }
@@ -229,10 +235,10 @@ __device__ __forceinline__ void multiply_tile(const Work<G>& work, const Smem<G>
 // Runs in every thread of the consumer warp group `group`.
 template <class G>
 __device__ __forceinline__ void consume(const Work<G>& work, const Smem<G>& smem, int group) {
-  using Acc = Accumulator<G::kTileN, G::kAccFp16, G::kBf16>;
+  using Acc = Accumulator<G::kWgmmaN, G::kAccFp16, G::kBf16>;
   StageCursor<G::kStages> cursor;
   const int k_tiles = work.k.end - work.k.begin;
-  const int row_in_tile = G::kPingpong ? 0 : group * G::kGroupRows;
+  const int share = G::kPingpong ? 0 : group * G::kGroupRows;  // where this group's part of the tile begins
   int first = work.first;
   int stride = work.stride;
   int turn = 0;
@@ -246,8 +252,8 @@ __device__ __forceinline__ void consume(const Work<G>& work, const Smem<G>& smem
   }
   for (int t = first; t < work.tiles; t += stride) {
     const TileCoord tile = tile_at(work.params, t);
-    const int row = work.row(tile) + row_in_tile;
-    const int col = work.col(tile);
+    const int row = work.row(tile) + (G::kSwapAB ? 0 : share);
+    const int col = work.col(tile) + (G::kSwapAB ? share : 0);
     Acc acc[G::kBlocks];
     if constexpr (G::kPingpong) barrier_sync(kTurnBarrier + group, 2 * kWarpGroup);
     multiply_tile<G>(work, smem, group, cursor, acc);
@@ -257,7 +263,13 @@ __device__ __forceinline__ void consume(const Work<G>& work, const Smem<G>& smem
       cluster_barrier();
       reduce_partials<G>(work.params, smem.partials(), work.slice, work.rank % G::kShareSize, row, col);
     } else if constexpr (G::kTmaStore) {
-      store_tma<G>(work.params, acc, smem.staging(group), group, row, col, turn);
+      if constexpr (G::kSwapAB) {
+        store_tma_swapped<G>(work.params, acc, smem.staging(group), group, row, col, turn);
+      } else {
+        store_tma<G>(work.params, acc, smem.staging(group), group, row, col, turn);
+      }
+    } else if constexpr (G::kSwapAB) {
+      store_direct_swapped<G>(work.params, acc, row, col);
     } else {
       store_direct<G>(work.params, acc, row, col);
     }

@@ -13,35 +13,26 @@ namespace cudal2 {
 
 namespace gmma = cute::SM90::GMMA;
 
-template <int kN, bool kAccFp16, bool kBf16, gmma::Major kMajorB>
+template <int kN, bool kAccFp16, bool kBf16, gmma::Major kMajorA, gmma::Major kMajorB>
 struct WgmmaAtom;
 
 #define CUDAL2_WGMMA(N)                                                                              \
-  template <gmma::Major kMajorB>                                                                     \
-  struct WgmmaAtom<N, false, false, kMajorB> {                                                       \
-    using Type = gmma::MMA_64x##N##x16_F32F16F16_SS<gmma::Major::K, kMajorB>;                        \
+  template <gmma::Major kMajorA, gmma::Major kMajorB>                                                \
+  struct WgmmaAtom<N, false, false, kMajorA, kMajorB> {                                              \
+    using Type = gmma::MMA_64x##N##x16_F32F16F16_SS<kMajorA, kMajorB>;                               \
   };                                                                                                 \
-  template <gmma::Major kMajorB>                                                                     \
-  struct WgmmaAtom<N, false, true, kMajorB> {                                                        \
-    using Type = gmma::MMA_64x##N##x16_F32BF16BF16_SS<gmma::Major::K, kMajorB>;                      \
+  template <gmma::Major kMajorA, gmma::Major kMajorB>                                                \
+  struct WgmmaAtom<N, false, true, kMajorA, kMajorB> {                                               \
+    using Type = gmma::MMA_64x##N##x16_F32BF16BF16_SS<kMajorA, kMajorB>;                             \
   };                                                                                                 \
-  template <gmma::Major kMajorB>                                                                     \
-  struct WgmmaAtom<N, true, false, kMajorB> {                                                        \
-    using Type = gmma::MMA_64x##N##x16_F16F16F16_SS<gmma::Major::K, kMajorB>;                        \
+  template <gmma::Major kMajorA, gmma::Major kMajorB>                                                \
+  struct WgmmaAtom<N, true, false, kMajorA, kMajorB> {                                               \
+    using Type = gmma::MMA_64x##N##x16_F16F16F16_SS<kMajorA, kMajorB>;                               \
   };
-CUDAL2_WGMMA(8)
-CUDAL2_WGMMA(16)
-CUDAL2_WGMMA(24)
-CUDAL2_WGMMA(32)
-CUDAL2_WGMMA(48)
-CUDAL2_WGMMA(64)
-CUDAL2_WGMMA(96)
-CUDAL2_WGMMA(128)
-CUDAL2_WGMMA(160)
-CUDAL2_WGMMA(192)
-CUDAL2_WGMMA(208)
-CUDAL2_WGMMA(224)
-CUDAL2_WGMMA(256)
+CUDAL2_WGMMA(8) CUDAL2_WGMMA(16) CUDAL2_WGMMA(24) CUDAL2_WGMMA(32) CUDAL2_WGMMA(40) CUDAL2_WGMMA(48) CUDAL2_WGMMA(56) CUDAL2_WGMMA(64)
+CUDAL2_WGMMA(72) CUDAL2_WGMMA(80) CUDAL2_WGMMA(88) CUDAL2_WGMMA(96) CUDAL2_WGMMA(104) CUDAL2_WGMMA(112) CUDAL2_WGMMA(120) CUDAL2_WGMMA(128)
+CUDAL2_WGMMA(136) CUDAL2_WGMMA(144) CUDAL2_WGMMA(152) CUDAL2_WGMMA(160) CUDAL2_WGMMA(168) CUDAL2_WGMMA(176) CUDAL2_WGMMA(184) CUDAL2_WGMMA(192)
+CUDAL2_WGMMA(200) CUDAL2_WGMMA(208) CUDAL2_WGMMA(216) CUDAL2_WGMMA(224) CUDAL2_WGMMA(232) CUDAL2_WGMMA(240) CUDAL2_WGMMA(248) CUDAL2_WGMMA(256)
 #undef CUDAL2_WGMMA
 
 // Accumulators of one 64 x kN block in one thread. Row r, columns 8 nb + 2 (lane % 4) + {0, 1} sit in word(nb, 0),
@@ -83,11 +74,13 @@ __device__ __forceinline__ void wgmma_expand(uint64_t desc_a, uint64_t desc_b, E
   Atom::fma(desc_a, desc_b, d[I]..., scale);
 }
 
-template <bool kKMajorB, int kN, bool kAccFp16, bool kBf16>
+// Adds A [64, 16] times B [16, kN]; each is K-major, or its other axis is contiguous.
+template <bool kKMajorB, bool kKMajorA = true, int kN, bool kAccFp16, bool kBf16>
 __device__ __forceinline__ void wgmma(uint64_t desc_a, uint64_t desc_b, Accumulator<kN, kAccFp16, kBf16>& acc,
                                       gmma::ScaleOut scale) {
+  constexpr gmma::Major kMajorA = kKMajorA ? gmma::Major::K : gmma::Major::MN;
   constexpr gmma::Major kMajorB = kKMajorB ? gmma::Major::K : gmma::Major::MN;
-  using Atom = typename WgmmaAtom<kN, kAccFp16, kBf16, kMajorB>::Type;
+  using Atom = typename WgmmaAtom<kN, kAccFp16, kBf16, kMajorA, kMajorB>::Type;
   wgmma_expand<Atom>(desc_a, desc_b, acc.d, scale,
                      cute::make_integer_sequence<int, Accumulator<kN, kAccFp16, kBf16>::kRegisters>{});
 }
