@@ -135,7 +135,8 @@ SHAPES = (
     "123_456_200", "65_24_72", "1_64_64", "4096_64_64", "300_520_1000", "64_64_4096", "1024_1024_512", "2000_1000_512",
 )  # fmt: skip
 KINDS = tuple((acc, layout) for acc in ("fp32", "fp16") for layout in ("tn", "nn"))
-TYPED_KINDS = (*((*kind, "fp16") for kind in KINDS), ("fp32", "tn", "bf16"), ("fp32", "nn", "bf16"))
+BF16_KINDS = tuple(("fp32", layout, "bf16") for layout in ("tn", "nn"))
+TYPED_KINDS = (*((*kind, "fp16") for kind in KINDS), *BF16_KINDS)
 #: Rules that forbid what is only a worse spelling of another configuration; the kernel must be right all the same.
 HARMLESS = {
     "tile_k_padding", "stages_depth", "one_stage", "raster_single", "group_too_big", "persistent_single_wave"
@@ -175,6 +176,16 @@ FAULTS = {
     ),
 }
 
+SPLIT_VICTIM = K(64, 64, 64, 4, "coop", 1, 1, 1, 4, "direct", 1, "m", 1, False)
+_QUAD = "return make_float4(d[nb * 4], d[nb * 4 + 1], d[nb * 4 + 2], d[nb * 4 + 3]);"
+ROUNDS_PARTIALS = (
+    "include/cudal2/wgmma.cuh",
+    _QUAD,
+    "const uint32_t low = word(nb, 0), high = word(nb, 1);"
+    " return make_float4(__uint_as_float(low << 16), __uint_as_float(low & 0xFFFF0000u),"
+    " __uint_as_float(high << 16), __uint_as_float(high & 0xFFFF0000u));",
+)
+
 
 def cache(folder: Path) -> BuildCache:
     """The carried cache if there is one."""
@@ -193,24 +204,25 @@ def mma_corners(problem: Problem) -> list[Sm80MmaConfig]:
     return [config for config in corners if runnable(config, problem)]
 
 
-def build_corners(store: BuildCache, configs: Sequence[KernelConfig] = CORNERS) -> dict[str, BuildResult]:
+def build_corners(
+    store: BuildCache, configs: Sequence[KernelConfig] = CORNERS, kinds: Sequence[tuple[str, ...]] = KINDS
+) -> dict[str, BuildResult]:
     """Every corner in every accumulator and layout."""
     with BuildPool(store, resolve_toolchain(store)) as pool:
-        return pool.build([(config, acc, layout) for config in configs for acc, layout in KINDS])
+        return pool.build([(config, *kind) for config in configs for kind in kinds])
 
 
 def build_small(store: BuildCache) -> dict[str, BuildResult]:
     """Every corner of ``sm90_small`` in every accumulator, layout and type."""
-    with BuildPool(store, resolve_toolchain(store)) as pool:
-        return pool.build([(config, *kind) for config in SMALL_CORNERS for kind in TYPED_KINDS])
+    return build_corners(store, SMALL_CORNERS, TYPED_KINDS)
 
 
-def build_mma(store: BuildCache) -> dict[str, BuildResult]:
+def build_mma(store: BuildCache, kinds: Sequence[tuple[str, ...]] = KINDS) -> dict[str, BuildResult]:
     """Every corner of ``sm80_mma`` in every accumulator and layout, copying as wide as each shape allows."""
-    problems = [Problem.parse(mnk, acc, layout) for acc, layout in KINDS for mnk in MMA_SHAPES]
+    problems = [Problem.parse(mnk, *kind) for kind in kinds for mnk in MMA_SHAPES]
     requests = [(config, *problem.signature) for problem in problems for config in mma_corners(problem)]
     # The fault of a wrong label, and more elements of C than 31 bits count.
-    requests += [(MMA_CORNERS[0], acc, layout) for acc, layout in KINDS]
+    requests += [(MMA_CORNERS[0], *kind) for kind in kinds]
     with BuildPool(store, resolve_toolchain(store)) as pool:
         return pool.build(requests)
 
@@ -234,13 +246,25 @@ def build_odd(store: BuildCache) -> dict[str, BuildResult]:
 def build_fault(store: BuildCache, fault: str, config: KernelConfig = VICTIM) -> BuildResult:
     """A kernel broken on purpose, from a patched copy of kernels/."""
     file, old, new = FAULTS[fault]
+    return build_patched(store, file, old, new, config)
+
+
+def build_bf16_partials(store: BuildCache) -> BuildResult:
+    """A bf16 split-K kernel that rounds each slice's sums to bf16 before they are added."""
+    return build_patched(store, *ROUNDS_PARTIALS, SPLIT_VICTIM, "bf16")
+
+
+def build_patched(
+    store: BuildCache, file: str, old: str, new: str, config: KernelConfig, dtype: str = "fp16"
+) -> BuildResult:
+    """A kernel from a copy of kernels/ in which a file has other words."""
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary) / "kernels"
         shutil.copytree(kernels_dir(), folder)
         text = (folder / file).read_text()
-        assert old in text, f"{file} no longer holds what {fault} replaces"
+        assert old in text, f"{file} no longer holds what this replaces: {old}"
         (folder / file).write_text(text.replace(old, new))
-        source = render(config, "fp32", "tn", kernels=folder)
+        source = render(config, "fp32", "tn", dtype, kernels=folder)
         toolchain = resolve_toolchain(store)
         found = store.lookup(source, toolchain)
         return found if found is not None else store.publish(source, toolchain, compile_source(source, toolchain))
@@ -266,6 +290,9 @@ def main(folder: str) -> Any:
         *build_small(store).values(),
         *build_mma(store).values(),
         *build_odd(store).values(),
+        *build_corners(store, CORNERS, BF16_KINDS).values(),
+        *build_mma(store, BF16_KINDS).values(),
+        build_bf16_partials(store),
     )
     results = [*corners, *(build_fault(store, fault) for fault in FAULTS)]
     failed = [f"{result.name}: {result.reason}" for result in results if hasattr(result, "reason")]
