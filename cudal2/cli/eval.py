@@ -27,6 +27,7 @@ _EPILOG = """examples:
   ./eval_one_file.sh --mnk 64_4096_64 --acc_precise fp32 --device_type h200 --warmup_seconds 5 \\
       --benchmark_seconds 10 --base_dir ./results --gpu_device_id 0 --mode offline
   cudal2 eval --mnk 64_4096_64 --config 64x32x64_s2_coop1_c2x1_k1_tma_o1_m1
+  cudal2 eval --mnk 64_4096_64 --dtype bf16
   cudal2 eval --mnk 64_4096_64 --mode server --target_qps 1000
   cudal2 eval --mnk 64_4096_64 --source mine.cu --entry gemm
 
