@@ -89,12 +89,16 @@ def measured(
     ):
         fingerprint = runner.fingerprint()
         built = build(pool, plan)
+        note(f"{sum(map(len, built.values()))} kernels built")
+        steps = [search_steps(runner, problem, arguments.candidates) for problem in plan]
+        runner.worker.close()  # it knows the shapes now
+        runner.worker.start()
         with RecordLog(records, fingerprint, {"command": "scripts/bench_judge.py"}) as log:
             started = time.monotonic()
             outcome = run_finals(runner.worker, pool, list(plan.items()), settings, log)
             together_s = time.monotonic() - started
+            note(f"together: {len(outcome.judged)} judged in {together_s:.2f} s")
             alone = {problem.mnk: alone_s(runner, problem, built[problem], settings, log) for problem in plan}
-        steps = [search_steps(runner, problem, arguments.candidates) for problem in plan]
         if arguments.profile:
             runner.worker.close()
             with ProfilingWorker(arguments.device) as worker:
@@ -147,6 +151,7 @@ def alone_s(
     judgement = run_final(runner.worker, request(problem, candidates, settings))
     seconds = time.monotonic() - started
     log.append((*judgement.selection, *judgement.rows))
+    note(f"alone: {problem.mnk} in {seconds:.2f} s")
     return seconds
 
 
@@ -161,6 +166,7 @@ def search_steps(runner: LocalRunner, problem: Problem, count: int) -> dict[str,
     each_ms = 1e3 * (time.monotonic() - started) / len(rows)
     kernels = [kernel_ms(row, launches) for row in rows if row.ok]
     device_ms = statistics.mean(kernels) if kernels else 0.0
+    note(f"search: {problem.mnk} {each_ms:.1f} ms a step, {device_ms:.1f} ms of it timed")
     return {
         "shape": problem.mnk,
         "measured": len(rows),
