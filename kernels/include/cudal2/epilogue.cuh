@@ -5,6 +5,7 @@
 #include <cute/arch/copy_sm90_tma.hpp>
 
 #include "cudal2/geometry.cuh"
+#include "cudal2/hopper.cuh"
 #include "cudal2/params.cuh"
 #include "cudal2/sync.cuh"
 #include "cudal2/wgmma.cuh"
@@ -16,11 +17,6 @@ template <int kRowBytes>
 __device__ __forceinline__ uint32_t swizzled_offset(int row, int chunk) {
   const int mixed = kRowBytes == 128 ? chunk ^ (row & 7) : kRowBytes == 64 ? chunk ^ ((row >> 1) & 3) : chunk ^ ((row >> 2) & 1);
   return row * kRowBytes + mixed * 16;
-}
-
-__device__ __forceinline__ void stmatrix_x4(uint32_t address, uint32_t r0, uint32_t r1, uint32_t r2, uint32_t r3) {
-  asm volatile("stmatrix.sync.aligned.x4.m8n8.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(r0), "r"(r1), "r"(r2), "r"(r3)
-               : "memory");
 }
 
 // A written box becomes visible to TMA, and the other buffer has been read: the next box may overwrite it.
@@ -75,13 +71,6 @@ __device__ __forceinline__ void store_pair(const GemmParams& params, int row, in
       at[1] = uint16_t(word >> 16);
     }
   }
-}
-
-// Transposes an 8 x 8 matrix of which lane l holds elements 2 (l % 4) + {0, 1} of row l / 4.
-__device__ __forceinline__ uint32_t transpose_matrix(uint32_t word) {
-  uint32_t transposed;
-  asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(transposed) : "r"(word));
-  return transposed;
 }
 
 // Transposes the 4 x 4 words that the four lanes of a quad hold, so that lane t ends with the whole of block t.
@@ -164,17 +153,6 @@ __device__ __forceinline__ void store_rows(const GemmParams& params, const Acc (
 template <class G, class Acc>
 __device__ __forceinline__ void store_direct(const GemmParams& params, const Acc (&acc)[G::kBlocks], int row0, int col0) {
   store_rows<G>(params, acc, row0 + threadIdx.x % kWarpGroup / 32 * 16 + threadIdx.x % 32 / 4, col0);
-}
-
-__device__ __forceinline__ float4 load_from_rank(uint32_t address, uint32_t rank) {
-  float4 value;
-  asm volatile(
-      "{\n .reg .u32 remote;\n mapa.shared::cluster.u32 remote, %4, %5;\n"
-      " ld.shared::cluster.v4.f32 {%0, %1, %2, %3}, [remote];\n}"
-      : "=f"(value.x), "=f"(value.y), "=f"(value.z), "=f"(value.w)
-      : "r"(address), "r"(rank)
-      : "memory");
-  return value;
 }
 
 // fp32 partials of every CTA of the split, laid out quad-major so that a thread finds its own elements at the same

@@ -6,15 +6,6 @@
 
 namespace cudal2 {
 
-__device__ __forceinline__ void stmatrix_trans_x4(uint32_t address, uint32_t r0, uint32_t r1, uint32_t r2, uint32_t r3) {
-  asm volatile("stmatrix.sync.aligned.x4.trans.m8n8.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(r0), "r"(r1), "r"(r2), "r"(r3)
-               : "memory");
-}
-
-__device__ __forceinline__ void stmatrix_trans_x2(uint32_t address, uint32_t r0, uint32_t r1) {
-  asm volatile("stmatrix.sync.aligned.x2.trans.m8n8.shared.b16 [%0], {%1, %2};" ::"r"(address), "r"(r0), "r"(r1) : "memory");
-}
-
 // Stores one warp group's columns, 64 at a time, box by box through two staging buffers as store_tma does.
 template <class G, class Acc>
 __device__ __forceinline__ void store_tma_swapped(const GemmParams& params, const Acc (&acc)[G::kBlocks], uint8_t* staging, int group,

@@ -145,7 +145,7 @@ __device__ __forceinline__ void prefetch_first_tile(const Work<G>& work, TileCoo
   for (int kt = work.k.begin + tile.m; kt < end; kt += work.params.tiles_m) prefetch_b<G>(work, work.col(tile), kt * G::kTileK);
 }
 
-// Runs in one thread.
+// Runs in one elected lane.
 template <class G>
 __device__ __forceinline__ void produce(const Work<G>& work, const Smem<G>& smem) {
   StageCursor<G::kStages> cursor;
@@ -294,7 +294,8 @@ __device__ __forceinline__ void set_up(const GemmParams& params, const Smem<G>& 
     cutlass::arch::fence_barrier_init();
   }
   if constexpr (G::kMulticast) {
-    cluster_barrier();  // no CTA sends before its peers' barriers exist
+    cluster_arrive_relaxed();
+    cluster_wait();  // no CTA sends before its peers' barriers exist
   } else {
     __syncthreads();
   }
@@ -312,14 +313,20 @@ __device__ __forceinline__ void sm90_ws(const GemmParams& params) {
   const int group = threadIdx.x / kWarpGroup;
   if (group == G::kConsumers) {
     if constexpr (G::kMoveRegisters) cutlass::arch::warpgroup_reg_dealloc<Config::kProducerRegisters>();
-    if (threadIdx.x == G::kConsumerThreads) produce<G>(work, smem);
+    if (threadIdx.x < G::kConsumerThreads + 32) {
+      if (cute::elect_one_sync()) produce<G>(work, smem);  // elected, so that the compiler knows the lane to be alone
+    }
     if constexpr (G::kSplitK > 1) cluster_barrier();  // matches the consumers' between exposing and reducing
   } else {
     if constexpr (G::kMoveRegisters) cutlass::arch::warpgroup_reg_alloc<Config::kConsumerRegisters>();
     consume<G>(work, smem, group);
   }
-  if constexpr (G::kClusterSize > 1) {
-    cluster_barrier();  // a CTA outlives every multicast, remote arrival and remote read that touches it
+  // A CTA outlives every multicast, remote arrival and remote read that touches it. Only arrivals can be under way still.
+  if constexpr (G::kMulticast) {
+    cluster_barrier();
+  } else if constexpr (G::kClusterSize > 1) {
+    cluster_arrive_relaxed();
+    cluster_wait();
   }
 }
 
