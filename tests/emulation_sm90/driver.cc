@@ -1,0 +1,90 @@
+// Runs a rendered sm90_ws kernel cluster after cluster; see tests/test_sm90_ws_emulated.py.
+#include <tuple>
+
+#include "kernel.cu"
+
+namespace cudal2 {
+alignas(1024) unsigned char smem_raw[emulation::kSharedBytes];
+}
+
+namespace {
+
+using emulation::machine;
+
+const cudal2::GemmParams* params;
+
+void thread_main() {
+  cudal2_gemm(*params);
+  for (auto& store : emulation::self().stores) emulation::fail("a thread ends before its TMA store has read"), (void)store;
+  emulation::self().done = true;
+  --emulation::here().running;
+  machine.progress = true;
+  while (true) emulation::yield();
+}
+
+void enter(int cta) {
+  if (cta == machine.cta) return;
+  std::memcpy(emulation::here().memory.data(), cudal2::smem_raw, machine.smem_bytes);
+  machine.cta = cta;
+  std::memcpy(cudal2::smem_raw, emulation::here().memory.data(), machine.smem_bytes);
+}
+
+void start(int ctas) {
+  machine.cluster_arrived = 0;
+  machine.transfers.clear();
+  machine.ctas.resize(ctas);
+  for (auto& cta : machine.ctas) {
+    cta.fibers.resize(Config::kThreads);
+    cta.memory.assign(machine.smem_bytes, 0xFF);  // NaNs
+    cta.named.clear();
+    cta.barriers.clear();
+    cta.running = Config::kThreads;
+    for (auto& fiber : cta.fibers) {
+      fiber.done = false;
+      fiber.products.assign(1, {});
+      fiber.stores.clear();
+      getcontext(&fiber.context);
+      fiber.context.uc_stack.ss_sp = fiber.stack.get();
+      fiber.context.uc_stack.ss_size = emulation::kStack;
+      fiber.context.uc_link = nullptr;
+      makecontext(&fiber.context, thread_main, 0);
+    }
+  }
+  machine.cta = 0;
+  std::memset(cudal2::smem_raw, 0xFF, machine.smem_bytes);
+}
+
+void run_cluster() {
+  for (bool running = true; running && machine.error.empty();) {
+    running = machine.progress = false;
+    for (int cta = 0; cta < int(machine.ctas.size()); ++cta) {
+      enter(cta);
+      for (machine.thread = 0; machine.thread < Config::kThreads; ++machine.thread) {
+        if (emulation::self().done) continue;
+        swapcontext(&machine.scheduler, &emulation::self().context);
+        running = true;
+      }
+    }
+    if (!running || machine.progress) continue;
+    if (machine.transfers.empty()) return emulation::fail("every thread waits for ever");
+    machine.transfers.front()();
+    machine.transfers.pop_front();
+  }
+  if (machine.error.empty() && !machine.transfers.empty()) emulation::fail("loads are under way when the cluster has ended");
+}
+
+}  // namespace
+
+extern "C" const char* run(const cudal2::GemmParams* given, int blocks, int cluster, int smem_bytes, int loads_early) {
+  params = given;
+  machine.error.clear();
+  machine.loads_early = loads_early;
+  machine.products_early = !loads_early;
+  machine.smem_bytes = smem_bytes;
+  machine.blocks = blocks;
+  for (machine.first_block = 0; machine.first_block < blocks && machine.error.empty(); machine.first_block += cluster) {
+    start(cluster);
+    run_cluster();
+  }
+  return machine.error.c_str();
+}

@@ -1,0 +1,332 @@
+// The instructions that the sm90_ws kernel uses, by the names that CuTe, CUTLASS and hopper.cuh give them.
+#pragma once
+
+#include "machine.h"
+
+#include <algorithm>
+#include <initializer_list>
+#include <tuple>
+#include <utility>
+
+#include "cudal2/element.cuh"
+
+#define __device__
+#define __global__
+#define __forceinline__ inline
+#define __launch_bounds__(...)
+#define __grid_constant__
+#define __shared__
+#define threadIdx (::emulation::Dim{::emulation::machine.thread})
+#define blockIdx (::emulation::Dim{::emulation::machine.first_block + ::emulation::machine.cta})
+#define gridDim (::emulation::Dim{::emulation::machine.blocks})
+
+struct uint4 {
+  uint32_t x, y, z, w;
+};
+struct float2 {
+  float x, y;
+};
+struct float4 {
+  float x, y, z, w;
+};
+struct __half2 {
+  uint16_t x, y;
+};
+inline uint4 make_uint4(uint32_t x, uint32_t y, uint32_t z, uint32_t w) { return {x, y, z, w}; }
+inline float4 make_float4(float x, float y, float z, float w) { return {x, y, z, w}; }
+inline float2 __half22float2(__half2 pair) { return {emulation::to_float<false>(pair.x), emulation::to_float<false>(pair.y)}; }
+// Behind the last tile the raster divides by zero, which on a GPU gives a number that nobody uses.
+inline int min(int a, int b) { return std::max(std::min(a, b), 1); }
+inline void __syncthreads() { emulation::named_sync(0, int(emulation::here().fibers.size()), true); }
+
+// Every lane of the warp gives a word and gets that of the lane `mask` away.
+inline uint32_t __shfl_xor_sync(uint32_t, uint32_t word, int mask) {
+  auto& posted = emulation::here().posted;
+  const int me = emulation::machine.thread;
+  posted[me][0] = word;
+  emulation::sync_warp();
+  const uint32_t got = posted[me ^ mask][0];
+  emulation::sync_warp();
+  return got;
+}
+
+namespace cute {
+
+template <class T, T... I>
+using integer_sequence = std::integer_sequence<T, I...>;
+template <class T, T N>
+using make_integer_sequence = std::make_integer_sequence<T, N>;
+
+using emulation::machine;
+
+inline uint32_t cast_smem_ptr_to_uint(const void* pointer) { return emulation::address_of(pointer); }
+inline int block_rank_in_cluster() { return machine.cta; }
+inline bool elect_one_sync() { return machine.thread % 32 == 0; }
+struct TmaDescriptor {};
+inline void prefetch_tma_descriptor(const TmaDescriptor*) {}
+
+// What the test puts into a tensor map.
+struct Map {
+  uint16_t* matrix;
+  int64_t columns, rows, box_columns, box_rows;
+
+  explicit Map(const void* map) { std::memcpy(this, map, sizeof(Map)); }
+  int span() const { return int(box_columns) * 2; }
+  // Calls `move` with each element's shared address and its place in the matrix, null outside.
+  template <class Move>
+  void each(uint32_t at, int x, int y, Move move) const {
+    if (at % (span() * 8) != 0) emulation::fail("a box does not begin where its swizzle does");
+    for (int64_t r = 0; r < box_rows; ++r) {
+      for (int64_t c = 0; c < box_columns; ++c) {
+        const bool inside = y + r < rows && x + c < columns && x >= 0 && y >= 0;
+        move(emulation::swizzled(uint32_t(at + r * span() + c * 2), span()), inside ? matrix + (y + r) * columns + x + c : nullptr);
+      }
+    }
+  }
+};
+
+struct SM90_TMA_LOAD_MULTICAST_2D {
+  static void copy(const void* map, uint64_t* barrier, uint16_t mask, uint64_t, void* to, int x, int y) {
+    const Map box(map);
+    const uint32_t at = cast_smem_ptr_to_uint(to), done = cast_smem_ptr_to_uint(barrier);
+    for (int cta = 0; cta < int(machine.ctas.size()); ++cta) {
+      if (!(mask >> cta & 1)) continue;
+      emulation::under_way([=] {
+        box.each(at, x, y, [&](uint32_t address, const uint16_t* element) {
+          const uint16_t value = element ? *element : 0;
+          std::memcpy(emulation::shared_at(cta, address, 2), &value, 2);
+        });
+        emulation::update(emulation::barrier_at(cta, done), 0, -box.box_rows * box.span());
+      });
+    }
+    if (mask >> machine.ctas.size()) emulation::fail("a multicast to a CTA that is not in the cluster");
+  }
+};
+struct SM90_TMA_LOAD_2D {
+  static void copy(const void* map, uint64_t* barrier, uint64_t hint, void* to, int x, int y) {
+    SM90_TMA_LOAD_MULTICAST_2D::copy(map, barrier, uint16_t(1 << machine.cta), hint, to, x, y);
+  }
+  struct PREFETCH {
+    static void copy(const void*, int, int) {}
+  };
+};
+struct SM90_TMA_STORE_2D {
+  static void copy(const void* map, const void* from, int x, int y) {
+    const Map box(map);
+    const uint32_t at = cast_smem_ptr_to_uint(from);
+    const int cta = machine.cta;
+    auto store = [=] {
+      box.each(at, x, y, [&](uint32_t address, uint16_t* element) {
+        if (element) std::memcpy(element, emulation::shared_at(cta, address, 2), 2);
+      });
+    };
+    if (machine.products_early) return store();
+    emulation::self().stores.push_back(store);
+  }
+};
+inline void tma_store_arrive() {}
+template <int kPending>
+void tma_store_wait() {
+  static_assert(kPending == 0, "the kernel waits for all");
+  for (auto& store : emulation::self().stores) store();
+  emulation::self().stores.clear();
+}
+
+inline void warpgroup_arrive() {}
+inline void warpgroup_commit_batch() { emulation::self().products.emplace_back(); }
+template <int kPending>
+void warpgroup_wait() {
+  auto& groups = emulation::self().products;
+  while (int(groups.size()) - 1 > kPending) {
+    for (auto& product : groups.front()) product();
+    groups.erase(groups.begin());
+  }
+  // The four warps of a group multiply as one: none reads on while another has not read.
+  emulation::named_sync(2000 + machine.thread / 128, 128, true);
+}
+template <class T>
+void warpgroup_fence_operand(T&) {}
+
+namespace SM90::GMMA {
+
+enum class Major { K, MN };
+enum class ScaleOut { Zero, One };
+
+// Element (row, k) of an operand in shared memory (PTX ISA, matrix descriptors and canonical layouts).
+template <Major kMajor>
+float element(uint64_t descriptor, int row, int k, float (*value)(uint16_t)) {
+  const uint32_t start = uint32_t(descriptor & 0x3FFF) << 4, leading = uint32_t(descriptor >> 16 & 0x3FFF) << 4;
+  const uint32_t stride = uint32_t(descriptor >> 32 & 0x3FFF) << 4;
+  const int span = 256 >> (descriptor >> 62);
+  const uint32_t at = kMajor == Major::K ? start + row / 8 * stride + row % 8 * span + k * 2
+                                         : start + row * 2 / span * leading + k / 8 * stride + k % 8 * span + row * 2 % span;
+  uint16_t bits;
+  std::memcpy(&bits, emulation::shared_at(machine.cta, emulation::swizzled(at, span), 2), 2);
+  return value(bits);
+}
+
+template <int kN, bool kAccFp16, bool kBf16, Major kMajorA, Major kMajorB>
+struct Wgmma {
+  template <class Element, class... Rest>
+  static void fma(uint64_t a, uint64_t b, Element& first, Rest&&... rest) {
+    Element* d = &first;
+    const ScaleOut scale = std::get<sizeof...(Rest) - 1>(std::tuple<Rest&...>(rest...));
+    static_assert(sizeof...(Rest) == (kAccFp16 ? kN / 4 : kN / 2), "as many registers as the instruction has, and the scale");
+    auto product = [=] { multiply(a, b, d, scale == ScaleOut::One); };
+    if (machine.products_early) return product();
+    emulation::self().products.back().push_back(product);
+  }
+
+  template <class Element>
+  static void multiply(uint64_t a, uint64_t b, Element* d, bool add) {
+    const auto value = emulation::to_float<kBf16>;
+    const int lane = machine.thread % 32, top = machine.thread % 128 / 32 * 16 + lane / 4;
+    float rows[2][16];
+    for (int i = 0; i < 32; ++i) rows[i / 16][i % 16] = element<kMajorA>(a, top + i / 16 * 8, i % 16, value);
+    for (int column = 0; column < kN / 4; ++column) {
+      const int nb = column / 2, e = column % 2;
+      float sums[2] = {};
+      for (int k = 0; k < 16; ++k) {
+        const float right = element<kMajorB>(b, nb * 8 + lane % 4 * 2 + e, k, value);
+        for (int half = 0; half < 2; ++half) sums[half] += rows[half][k] * right;
+      }
+      for (int half = 0; half < 2; ++half) {
+        if constexpr (kAccFp16) {
+          uint16_t pair[2];
+          std::memcpy(pair, &d[nb * 2 + half], 4);
+          pair[e] = emulation::from_float<false>((add ? emulation::to_float<false>(pair[e]) : 0.f) + sums[half]);
+          std::memcpy(&d[nb * 2 + half], pair, 4);
+        } else {
+          float& sum = d[nb * 4 + half * 2 + e];
+          sum = (add ? sum : 0.f) + sums[half];
+        }
+      }
+    }
+  }
+};
+
+#define WIDTH(N)                                                                          \
+  template <Major kA, Major kB>                                                           \
+  using MMA_64x##N##x16_F32F16F16_SS = Wgmma<N, false, false, kA, kB>;                    \
+  template <Major kA, Major kB>                                                           \
+  using MMA_64x##N##x16_F32BF16BF16_SS = Wgmma<N, false, true, kA, kB>;                   \
+  template <Major kA, Major kB>                                                           \
+  using MMA_64x##N##x16_F16F16F16_SS = Wgmma<N, true, false, kA, kB>;
+WIDTH(8) WIDTH(16) WIDTH(24) WIDTH(32) WIDTH(40) WIDTH(48) WIDTH(56) WIDTH(64) WIDTH(72) WIDTH(80) WIDTH(88) WIDTH(96)
+WIDTH(104) WIDTH(112) WIDTH(120) WIDTH(128) WIDTH(136) WIDTH(144) WIDTH(152) WIDTH(160) WIDTH(168) WIDTH(176) WIDTH(184)
+WIDTH(192) WIDTH(200) WIDTH(208) WIDTH(216) WIDTH(224) WIDTH(232) WIDTH(240) WIDTH(248) WIDTH(256)
+#undef WIDTH
+
+}  // namespace SM90::GMMA
+}  // namespace cute
+
+namespace cutlass::arch {
+
+using emulation::machine;
+
+struct ClusterBarrier {
+  static void init(uint64_t* barrier, int count) { emulation::here().barriers[emulation::address_of(barrier)] = {true, count, count, 0, 0}; }
+  static void wait(uint64_t* barrier, uint32_t phase) {
+    auto& state = emulation::barrier_at(machine.cta, emulation::address_of(barrier));
+    emulation::wait_until([&state, phase] { return state.phase != int(phase); });
+  }
+  static void arrive(uint64_t* barrier) { arrive(barrier, machine.cta, 1); }
+  static void arrive(uint64_t* barrier, int cta, uint32_t predicate) {
+    if (predicate) emulation::update(emulation::barrier_at(cta, emulation::address_of(barrier)), 1, 0);
+  }
+};
+struct ClusterTransactionBarrier : ClusterBarrier {
+  static void arrive_and_expect_tx(uint64_t* barrier, uint32_t bytes) {
+    emulation::update(emulation::barrier_at(machine.cta, emulation::address_of(barrier)), 1, bytes);
+  }
+};
+inline void fence_barrier_init() {}
+inline void fence_view_async_shared() {}
+template <int>
+void warpgroup_reg_alloc() {}
+template <int>
+void warpgroup_reg_dealloc() {}
+
+}  // namespace cutlass::arch
+
+namespace cudal2 {
+
+using emulation::machine;
+
+inline void barrier_sync(int id, int threads) { emulation::named_sync(id, threads, true); }
+inline void barrier_arrive(int id, int threads) { emulation::named_sync(id, threads, false); }
+inline void wait_for_previous_grid() {}
+inline void allow_next_grid() {}
+
+inline void cluster_arrive_relaxed() {
+  int threads = 0;
+  for (const auto& cta : machine.ctas) threads += int(cta.fibers.size());
+  emulation::self().cluster_phase = machine.cluster_phase;
+  machine.progress = true;
+  if (++machine.cluster_arrived == threads) {
+    machine.cluster_arrived = 0;
+    ++machine.cluster_phase;
+  }
+}
+inline void cluster_wait() {
+  const int phase = emulation::self().cluster_phase;
+  emulation::wait_until([phase] { return machine.cluster_phase != phase; });
+}
+inline void cluster_barrier() {
+  cluster_arrive_relaxed();
+  cluster_wait();
+}
+
+// Element j of row i of a matrix is in half j % 2 of lane 4 i + j / 2; transposed, it is stored at column i of row j.
+inline void store_matrices(uint32_t address, std::initializer_list<uint32_t> words, bool transposed) {
+  const int me = machine.thread, first = me / 32 * 32, lane = me % 32;
+  auto& posted = emulation::here().posted;
+  posted[me][1] = address;
+  emulation::sync_warp();
+  int matrix = 0;
+  for (const uint32_t word : words) {
+    for (int e = 0; e < 2; ++e) {
+      const int i = lane / 4, j = lane % 4 * 2 + e;
+      const uint32_t row = posted[first + matrix * 8 + (transposed ? j : i)][1];
+      const uint16_t element = uint16_t(word >> e * 16);
+      if (row % 16 != 0) emulation::fail("stmatrix to a misaligned row");
+      std::memcpy(emulation::shared_at(machine.cta, row + (transposed ? i : j) * 2, 2), &element, 2);
+    }
+    if (lane == 0) {
+      uint32_t chunks = 0;
+      for (int row = 0; row < 8; ++row) chunks |= 1u << (posted[first + matrix * 8 + row][1] / 16 % 8);
+      if (chunks != 0xFF) emulation::fail("bank conflicts of stmatrix");
+    }
+    ++matrix;
+  }
+  emulation::sync_warp();
+}
+inline void stmatrix_x4(uint32_t address, uint32_t r0, uint32_t r1, uint32_t r2, uint32_t r3) {
+  store_matrices(address, {r0, r1, r2, r3}, false);
+}
+inline void stmatrix_trans_x4(uint32_t address, uint32_t r0, uint32_t r1, uint32_t r2, uint32_t r3) {
+  store_matrices(address, {r0, r1, r2, r3}, true);
+}
+inline void stmatrix_trans_x2(uint32_t address, uint32_t r0, uint32_t r1) { store_matrices(address, {r0, r1}, true); }
+
+inline uint32_t transpose_matrix(uint32_t word) {
+  const int me = machine.thread, first = me / 32 * 32, lane = me % 32;
+  auto& posted = emulation::here().posted;
+  posted[me][0] = word;
+  emulation::sync_warp();
+  uint32_t transposed = 0;
+  for (int e = 0; e < 2; ++e) {
+    const int i = lane % 4 * 2 + e, j = lane / 4;
+    transposed |= uint32_t(uint16_t(posted[first + i * 4 + j / 2][0] >> j % 2 * 16)) << e * 16;
+  }
+  emulation::sync_warp();
+  return transposed;
+}
+
+inline float4 load_from_rank(uint32_t address, uint32_t rank) {
+  float4 value;
+  std::memcpy(&value, emulation::shared_at(int(rank), address, 16), 16);
+  return value;
+}
+
+}  // namespace cudal2

@@ -1,0 +1,247 @@
+"""The ``sm90_ws`` kernel itself, compiled for the CPU: every thread of a cluster a fiber, every instruction emulated.
+
+Proves without a GPU that boxes, swizzles, descriptors and accumulators agree on where every element is, that barriers
+count what arrives and every stage gets the bytes it waits for, that clusters share and split as they should, that
+nothing is overwritten before it has been read, and that nothing outside C is written. Either loads land as soon as they
+are issued, and products and stores read as late as something waits for them, or the other way round.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import shutil
+import subprocess
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from cudal2.codegen import render
+from cudal2.launch.plan import MAP_WORDS, MapSpec, ParamSets, Words, plan_launch
+from cudal2.paths import kernels_dir
+from cudal2.problem import Acc, Layout, Problem
+from cudal2.space.config import Sm90WsConfig
+from cudal2.space.space import SearchSpace
+
+TESTS = Path(__file__).parent
+COMPILER = shutil.which("g++")
+GUARD = 512  # elements around C that nobody may touch
+SM_COUNT = 4  # persistent CTAs get several tiles
+HARMLESS = {"raster_single", "group_too_big", "stages_depth", "tile_k_padding", "persistent_single_wave"}
+#: What the kernel includes of other people's; one header stands for all.
+STANDS_FOR = (
+    "cudal2/hopper.cuh", "cuda_fp16.h", "cute/arch/cluster_sm90.hpp", "cute/arch/copy_sm90.hpp",
+    "cute/arch/copy_sm90_tma.hpp", "cute/arch/mma_sm90_gmma.hpp", "cute/arch/mma_sm90_gmma_ext.hpp",
+    "cute/numeric/integer_sequence.hpp", "cutlass/arch/barrier.h", "cutlass/arch/reg_reconfig.h",
+)  # fmt: skip
+
+pytestmark = pytest.mark.skipif(COMPILER is None, reason="the emulation is compiled by g++")
+
+
+def plain(tile: tuple[int, int, int], stages: int, schedule: str, consumers: int, **change: object) -> Sm90WsConfig:
+    """One CTA to a cluster, TMA stores, one wave of CTAs, and what is changed of that."""
+    config = Sm90WsConfig(*tile, stages, schedule, consumers, 1, 1, 1, "tma", 1, "m", 2, True)  # type: ignore[arg-type]
+    return replace(config, **change)  # type: ignore[arg-type]
+
+
+def swapped(tile: tuple[int, int, int], stages: int, schedule: str, consumers: int, **change: object) -> Sm90WsConfig:
+    """The same with swapped operands."""
+    return plain(tile, stages, schedule, consumers, swap_ab=True, **change)
+
+
+ONE = {"persistent": False}
+SPLIT = {"epilogue": "direct", "persistent": False}
+CASES: tuple[tuple[Sm90WsConfig, Acc, Layout, tuple[str, ...]], ...] = (
+    (plain((64, 80, 64), 2, "coop", 1), "fp32", "nn", ("150_200_136",)),
+    (plain((128, 32, 64), 3, "coop", 2, cluster_m=2), "fp32", "tn", ("300_72_200",)),
+    (plain((64, 96, 64), 2, "pingpong", 2, cluster_n=2), "fp16", "nn", ("200_400_136",)),
+    (plain((128, 48, 128), 2, "coop", 1, split_k=2, **SPLIT), "fp32", "tn", ("130_100_392",)),
+    (swapped((96, 64, 64), 3, "coop", 1), "fp32", "tn", ("200_136_200", "1_8_8")),
+    (swapped((168, 128, 64), 2, "coop", 1, **ONE), "fp16", "nn", ("170_200_136",)),
+    (swapped((88, 128, 64), 2, "coop", 2, **ONE), "fp32", "nn", ("100_264_72",)),
+    (swapped((176, 64, 64), 2, "pingpong", 2), "fp32", "nn", ("600_136_200",)),
+    (swapped((48, 128, 64), 3, "pingpong", 2, cluster_m=2), "fp16", "tn", ("400_200_136",)),
+    (swapped((16, 192, 64), 2, "coop", 3, cluster_n=2, **ONE), "fp32", "nn", ("20_392_200",)),
+    (swapped((32, 128, 128), 2, "coop", 2, cluster_m=2, cluster_n=2, **ONE), "fp32", "tn", ("70_264_264",)),
+    (swapped((32, 64, 64), 3, "coop", 1, cluster_m=4, **ONE), "fp32", "nn", ("130_72_136",)),
+    (swapped((40 * 2, 64, 64), 2, "coop", 1, epilogue="direct"), "fp32", "tn", ("130_72_72", "90_67_136")),
+    (swapped((88, 128, 64), 2, "coop", 1, epilogue="direct", **ONE), "fp16", "tn", ("100_136_72",)),
+    (swapped((48, 128, 64), 2, "coop", 2, split_k=3, **SPLIT), "fp32", "nn", ("60_136_456",)),
+    (swapped((16, 64, 128), 2, "coop", 1, split_k=2, cluster_n=2, **SPLIT), "fp32", "tn", ("20_130_392",)),
+)  # fmt: skip
+
+
+def compiled(config: Sm90WsConfig, acc: Acc, layout: Layout, folder: Path, kernels: Path | None = None) -> ctypes.CDLL:
+    """The rendered kernel and its emulation as a library."""
+    for name in STANDS_FOR:
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text('#include "instructions.h"\n')
+    (folder / "kernel.cu").write_text(render(config, acc, layout, kernels=kernels).text)
+    library = folder / "kernel.so"
+    places = (folder, TESTS / "emulation_sm90", TESTS / "emulation", (kernels or kernels_dir()) / "include")
+    command = [
+        str(COMPILER),
+        "-std=c++17",
+        "-O1",
+        "-w",
+        "-fno-gnu-unique",
+        "-shared",
+        "-fPIC",
+        *(f"-I{place}" for place in places),
+    ]
+    command += [str(TESTS / "emulation_sm90" / "driver.cc"), "-o", str(library)]
+    made = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert made.returncode == 0, made.stderr
+    loaded = ctypes.CDLL(str(library))
+    loaded.run.restype = ctypes.c_char_p
+    loaded.run.argtypes = [ctypes.c_void_p, *[ctypes.c_int] * 4]
+    return loaded
+
+
+def encode(spec: MapSpec, addresses: Words) -> Words:
+    """What the emulation reads out of a tensor map."""
+    words = np.zeros((len(addresses), MAP_WORDS), np.uint64)
+    words[:, 0] = addresses
+    words[:, 1:5] = spec.columns, spec.rows, spec.box_columns, spec.box_rows
+    return words
+
+
+def check(library: ctypes.CDLL, config: Sm90WsConfig, problem: Problem, loads_early: bool) -> None:
+    """One product of small integers, which fp16 holds exactly, against numpy's."""
+    rng = np.random.default_rng(problem.m * 7 + problem.n * 3 + problem.k)
+    a = rng.integers(-2, 3, (problem.m, problem.k))
+    b = rng.integers(-2, 3, (problem.k, problem.n))
+    operands = [np.ascontiguousarray(part, np.float16) for part in (a, b if problem.layout == "nn" else b.T)]
+    size = problem.m * problem.n
+    room = np.full(size + 2 * GUARD + 8, 77.0, np.float16)
+    c = room[-room.ctypes.data % 16 // 2 :][: size + 2 * GUARD]
+    plan = plan_launch(config, problem, SM_COUNT)
+    addresses = (*(operand.ctypes.data for operand in operands), c.ctypes.data + 2 * GUARD)
+    sets = ParamSets(plan, *(np.array([at], np.uint64) for at in addresses), encode)
+    error = library.run(sets.structs.ctypes.data, plan.grid, plan.cluster, plan.smem_bytes, int(loads_early))
+    assert error == b"", f"{problem.mnk}, loads early {loads_early}: {error.decode()}"
+    found = c[GUARD : GUARD + size].reshape(problem.m, problem.n)
+    wrong = np.argwhere(found != (a @ b).astype(np.float16))
+    assert not wrong.size, f"{problem.mnk}, loads early {loads_early}: {len(wrong)} wrong, first at {wrong[0].tolist()}"
+    assert (c[:GUARD] == 77.0).all() and (c[GUARD + size :] == 77.0).all(), f"{problem.mnk}: written outside C"
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case[0].build_name}-{case[1]}-{case[2]}")
+def test_the_kernel_is_exact_and_stays_inside(case, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    config, acc, layout, shapes = case
+    library = compiled(config, acc, layout, tmp_path)
+    for mnk in shapes:
+        problem = Problem.parse(mnk, acc, layout)
+        reasons = SearchSpace(family=config.family).explain(config, problem)
+        assert {reason.partition(":")[0] for reason in reasons} <= HARMLESS, reasons
+        for loads_early in (False, True):
+            check(library, config, problem, loads_early)
+
+
+PLAIN_FAULTS = CASES[1][0]
+SWAPPED_FAULTS = swapped((136, 64, 64), 2, "pingpong", 2, cluster_m=2)
+#: Configuration, layout, header, what to break by what, and what the emulation must say of it.
+FAULTS = {
+    "a stage given back before it has been read": (
+        PLAIN_FAULTS,
+        "tn",
+        "sm90_ws.cuh",
+        "warpgroup_wait<1>",
+        "warpgroup_wait<2>",
+        "wrong",
+    ),
+    "more bytes expected than come": (
+        PLAIN_FAULTS,
+        "tn",
+        "sm90_ws.cuh",
+        "smem.full(cursor.stage), G::kStageBytes",
+        "smem.full(cursor.stage), G::kStageBytes + 16",
+        "waits for ever",
+    ),
+    "a peer whose stage is not given back": (
+        PLAIN_FAULTS,
+        "nn",
+        "sm90_ws.cuh",
+        "thread < G::kPeers)",
+        "thread < G::kPeers - 1)",
+        "waits for ever",
+    ),
+    "a multicast to the wrong peer": (
+        PLAIN_FAULTS,
+        "nn",
+        "sm90_ws.cuh",
+        "mask_b |= 1 << work.peer(i, work.cta_n)",
+        "mask_b |= 1",
+        "waits for ever|wrong|arrivals",
+    ),
+    "a CTA that leaves its cluster": (
+        PLAIN_FAULTS,
+        "tn",
+        "sm90_ws.cuh",
+        "if constexpr (G::kMulticast) {\n    cluster_barrier();\n  } else if constexpr (G::kClusterSize > 1) {",
+        "if constexpr (false) {",
+        "has ended",
+    ),
+    "a buffer overwritten before its store has read it": (
+        SWAPPED_FAULTS,
+        "tn",
+        "epilogue.cuh",
+        "cute::tma_store_wait<0>();",
+        "",
+        "wrong",
+    ),
+    "the transpose stored as it is": (
+        SWAPPED_FAULTS,
+        "tn",
+        "epilogue_swapped.cuh",
+        "    stmatrix_trans_x4(",
+        "    stmatrix_x4(",
+        "wrong",
+    ),
+    "a box swizzled by other rows": (
+        SWAPPED_FAULTS,
+        "tn",
+        "epilogue_swapped.cuh",
+        "(j + lane / 16) * 8 + lane % 8",
+        "(j + lane / 16) * 8 + lane / 2 % 8",
+        "wrong|conflicts",
+    ),
+    "boxes that leave the tile": (
+        SWAPPED_FAULTS,
+        "tn",
+        "epilogue_swapped.cuh",
+        "kLast = G::kTileM - G::kStoreRows",
+        "kLast = G::kTileM",
+        "wrong",
+    ),
+    "an N-major left operand taken for K-major": (
+        SWAPPED_FAULTS,
+        "nn",
+        "sm90_ws.cuh",
+        "kKMajorLeft = !G::kSwapAB || G::kKMajorB",
+        "kKMajorLeft = true",
+        "wrong",
+    ),
+    "a turn at the tensor cores that nobody gives": (
+        SWAPPED_FAULTS,
+        "tn",
+        "sm90_ws.cuh",
+        "barrier_arrive(kTurnBarrier + (group ^ 1)",
+        "barrier_arrive(kTurnBarrier + group",
+        "waits for ever|wrong",
+    ),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_the_emulation_sees_what_is_broken(fault: str, tmp_path: Path) -> None:
+    config, layout, header, old, new, words = FAULTS[fault]
+    kernels = Path(shutil.copytree(kernels_dir(), tmp_path / "kernels"))
+    path = kernels / "include" / "cudal2" / header
+    assert old in path.read_text(), f"{header} no longer holds what this breaks"
+    path.write_text(path.read_text().replace(old, new))
+    library = compiled(config, "fp32", layout, tmp_path, kernels)
+    with pytest.raises(AssertionError, match=words):
+        for loads_early in (False, True):
+            check(library, config, Problem(300, 72, 264, "fp32", layout), loads_early)
