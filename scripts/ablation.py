@@ -1,9 +1,10 @@
 """What each axis of the kernel is worth: the best recorded time without some of its values over the best with all.
 
-    python scripts/ablation.py [--family sm80_mma] [--recording FILE] [--readme kernels/README.md]
+    python scripts/ablation.py [--family sm80_mma] [--recording FILE] [--readme kernels/README.md [--place NAME]]
 
-Read from a complete recording, so nothing is measured. With --readme the table between its ablation markers is
-rewritten. Ratios to the interleaved reference are compared, since clocks drift over a recording.
+Read from a recording, so nothing is measured; of one that is not complete, it is the best found without. With --readme
+the table between its ablation markers is rewritten. Ratios to the interleaved reference are compared, since clocks
+drift over a recording, and plain times where a shape was measured without one, within seconds.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from cudal2.cli.main import guarded
 from cudal2.errors import UsageError
 from cudal2.floor import floor_us
 from cudal2.problem import Problem
+from cudal2.records.measurement import Measurement
 from cudal2.records.recording import bundled_recording, read_records
 from cudal2.space.axes import Axis
 from cudal2.space.config import KernelConfig
@@ -60,9 +62,9 @@ COMBINED: dict[str, dict[str, Keeps]] = {
 }
 
 
-def markers(family: str) -> tuple[str, str]:
-    """What stands around a family's table in a page."""
-    return f"<!-- ablation of {family}:begin -->", f"<!-- ablation of {family}:end -->"
+def markers(place: str) -> tuple[str, str]:
+    """What stands around a table in a page."""
+    return f"<!-- ablation of {place}:begin -->", f"<!-- ablation of {place}:end -->"
 
 
 def main() -> None:
@@ -71,13 +73,14 @@ def main() -> None:
     parser.add_argument("--family", choices=tuple(FAMILIES), default="sm90_ws", help="of the shipped recording")
     parser.add_argument("--recording", type=Path, help="recording (default: the shipped one)")
     parser.add_argument("--readme", type=Path, help="page with the ablation markers")
+    parser.add_argument("--place", help="what the markers are of (default: the family)")
     arguments = parser.parse_args()
     path = arguments.recording or bundled_recording(family=arguments.family)
-    page = table(relative_times(path), path.name)
+    page = table(relative_times(path), path, arguments.place)
     if arguments.readme is None:
         print(page)
         return
-    begin, end = markers(arguments.family)
+    begin, end = markers(arguments.place or arguments.family)
     text = arguments.readme.read_text()
     if begin not in text or end not in text:
         raise UsageError(f"{arguments.readme} has no place for the table: {begin} and {end}")
@@ -85,21 +88,31 @@ def main() -> None:
 
 
 def relative_times(path: Path) -> Times:
-    """Time over the reference of the same rounds, by shape and configuration."""
-    times: Times = defaultdict(dict)
-    for row in read_records(path).measurements:
-        if row.ok and row.config is not None and row.speedup:
-            times[row.problem][row.config] = 1.0 / row.speedup
+    """Time over the reference of the same rounds, or the time, by shape and configuration; in the usual PDL setting."""
+    rows = [row for row in read_records(path).measurements if row.ok and row.config is not None]
+    pdl = 2 * sum(row.pdl for row in rows) >= len(rows)
+    columns: dict[Problem, list[Measurement]] = defaultdict(list)
+    for row in rows:
+        if row.pdl == pdl:
+            columns[row.problem].append(row)
+    times: Times = {}
+    for problem, column in columns.items():
+        paired = all(row.speedup for row in column)
+        times[problem] = {
+            row.config: 1.0 / row.speedup if paired and row.speedup else row.median_us for row in column if row.config
+        }
     return times
 
 
-def table(times: Times, source: str) -> str:
+def table(times: Times, source: Path, place: str | None = None) -> str:
     """One line per ablation, as Markdown."""
     family = FAMILIES[next(config.family for column in times.values() for config in column)]
     command = ["python scripts/ablation.py", "--readme kernels/README.md"]
     command[1:1] = [f"--family {family.name}"] if family is not next(iter(FAMILIES.values())) else []
+    command += [f"--recording {source}"] if source.parent.name == "searched" else []
+    command += [f"--place {place}"] if place else []
     lines = [
-        f"Read from `{source}`, {len(times)} shapes, by `{' '.join(command)}`.",
+        f"Read from `{source.name}`, {len(times)} shapes, by `{' '.join(command)}`.",
         "Slower by: the best time without over the best time with, geometric mean over the shapes that have any left.",
         "An axis of numbers is held at its best single value of those that three shapes in four can take.",
         "",

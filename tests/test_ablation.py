@@ -22,7 +22,7 @@ WHOLE = Sm90WsConfig(64, 64, 64, 4, "coop", 1, 1, 1, 1, "direct", 1, "m", 1, Fal
 def test_the_page_holds_the_table_of_the_shipped_recording():
     path = bundled_recording()
     page = (ROOT / "kernels" / "README.md").read_text()
-    assert ablation.table(ablation.relative_times(path), path.name) in page
+    assert ablation.table(ablation.relative_times(path), path) in page
 
 
 def test_each_family_has_its_place_in_the_page_and_its_own_axes():
@@ -38,7 +38,7 @@ def test_names_and_flags_are_taken_away_and_numbers_held_whatever_the_family():
         Problem(64, 64, 512): {mma: 0.5, replace(mma, fragments=1): 0.4, replace(mma, stages=5): 0.45},
         Problem(64, 64, 65): {replace(mma, copy_bytes=2): 0.5},
     }
-    rows = rows_of(ablation.table(times, "x"))
+    rows = rows_of(ablation.table(times, Path("x")))
     assert rows["`smem_layout` swizzle"].split("|")[2:5] == [" 20.0 % ", " 1 ", " 20 % "]
     assert rows["`smem_layout` pad"].split("|")[2] == " 0.0 % "
     assert rows["`fragments` other than 2"].split("|")[2:5] == [" 4.0 % ", " 1 ", " 12 % "]
@@ -48,7 +48,7 @@ def test_names_and_flags_are_taken_away_and_numbers_held_whatever_the_family():
 
 def test_a_flag_is_taken_away_both_ways():
     persistent = replace(WHOLE, persistent=True)
-    rows = rows_of(ablation.table({Problem(4096, 4096, 64): {WHOLE: 1.0, persistent: 0.5}}, "x"))
+    rows = rows_of(ablation.table({Problem(4096, 4096, 64): {WHOLE: 1.0, persistent: 0.5}}, Path("x")))
     assert "| 100.0 % | 1 |" in rows["`persistent`"] and "| 0.0 % | 0 |" in rows["`persistent` off"]
 
 
@@ -58,13 +58,13 @@ def rows_of(text: str) -> dict[str, str]:
 
 def test_a_loss_is_best_without_over_best_with():
     times = {Problem(64, 64, 4096): {SPLIT: 0.5, WHOLE: 0.75}, Problem(64, 64, 64): {WHOLE: 1.0}}
-    rows = rows_of(ablation.table(times, "x"))
+    rows = rows_of(ablation.table(times, Path("x")))
     assert "| 22.5 % | 1 | 50 % | 64_64_4096" in rows["`split_k` other than 1"]
     split = {Problem(64, 64, 4096): {SPLIT: 0.5, WHOLE: 0.75}}
-    rows = rows_of(ablation.table(split, "x"))
+    rows = rows_of(ablation.table(split, Path("x")))
     assert "| 50.0 % | 1 |" in rows["`split_k` above 1"] and "| 0.0 % | 0 |" in rows["`split_k` other than 4"]
     taken = {Problem(64, 64, 64): {WHOLE: 1.0, replace(WHOLE, epilogue="tma"): 2.0}, **split}
-    assert "| 0 |" in rows_of(ablation.table(taken, "x"))["`epilogue` tma"]
+    assert "| 0 |" in rows_of(ablation.table(taken, Path("x")))["`epilogue` tma"]
 
 
 def test_what_every_configuration_has_cannot_be_taken_away():

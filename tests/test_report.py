@@ -210,7 +210,7 @@ def test_readme_shows_both_pdl_columns_in_one_table_and_accumulators_apart(tmp_p
     records += final_rows("4096_4096_4096", 250.0, {"cublaslt_auto": 200.0}, pdl=True)
     records += final_rows("64_64_64", 1.0, {"cublaslt_auto": 4.0}, acc="fp16")
     text = readme.results_markdown(shards_of(tmp_path, records))
-    fp16, fp32 = text.split("### ")[1:]
+    fp32, fp16 = text.split("### ")[1:]  # the accumulator of more shapes first
     assert fp16.startswith("Offline, fp16 accumulation") and fp32.startswith("Offline, fp32 accumulation")
     assert "| off | cuBLASLt-AutoTuning | 1 | 4.000 |" in fp16 and "| on |" not in fp16
     assert "| off | cuBLASLt-AutoTuning | 1 | 2.000 |" in fp32 and "| on | cuBLASLt-AutoTuning | 2 |" in fp32

@@ -19,7 +19,6 @@ from cudal2.table import Device, KernelTable, tuned_elsewhere
 from cudal2.table.files import table_files
 
 RECORDINGS = sorted((data_dir() / "recordings").glob("*.parquet"))
-SEARCHED = sorted((data_dir() / "searched").glob("*.parquet"))
 LIBRARIES = ("cublaslt_auto", "cublaslt_heuristic", "cublas", "torch")
 
 
@@ -76,19 +75,17 @@ def odd_shapes() -> KernelTable | None:
         return None
     records, odd = read_records(path), set(load_shapes("sm80_odd").shapes)
     rows = [row for row in records.measurements if row.problem.mnk in odd]
-    return KernelTable.from_measurements(rows, records.fingerprint, evidence="exhaustive")
+    return KernelTable.from_measurements(rows, records.fingerprint, evidence="exhaustive") if rows else None
 
 
 def made_for_hopper(acc: Acc, layout: Layout) -> KernelTable:
     """The table that the shipped measurements come to."""
     finals = load_finals()
-    rows = [*finals.measurements, *(row for file in SEARCHED for row in read_records(file).measurements)]
-    made = KernelTable.from_measurements(rows, finals.fingerprint, acc, layout)
+    if layout == "nn":
+        return made_for_hopper(acc, "tn").for_layout("nn")
+    made = KernelTable.from_measurements(finals.measurements, finals.fingerprint, acc, layout)
     if (acc, layout) == ("fp32", "tn"):
         return made.merge(odd) if (odd := odd_shapes()) is not None else made
-    if layout == "nn":
-        assert {entry.evidence for entry in made.entries} == {"searched"}
-        return made.merge(made_for_hopper(acc, "tn").for_layout("nn"))
     return made
 
 
@@ -102,7 +99,9 @@ def test_a_table_is_what_the_measurements_say(path) -> None:  # type: ignore[no-
     else:
         made = made_for_hopper(acc, layout)
         odd = {"exhaustive"} if (acc, layout) == ("fp32", "tn") and odd_shapes() is not None else set()
-        evidence = {"final"} | odd if layout == "tn" else {"searched", "transferred"}
+        evidence = {"final"} | odd if layout == "tn" else {"transferred"}
+        # A run of fp16 finals was cut short: of its last shapes there is the selection only.
+        evidence |= {"searched"} if (acc, layout) == ("fp16", "tn") else set()
     assert [entry.to_dict() for entry in table.entries] == [entry.to_dict() for entry in made.entries]
     assert table.header.kind == made.header.kind
     assert {entry.evidence for entry in table.entries} == evidence
@@ -113,4 +112,5 @@ def test_both_layouts_of_b_are_served() -> None:
     hopper = {(t.header.acc, t.header.layout): t for t in tables if t.header.device.capability == (9, 0)}
     assert set(hopper) >= {("fp32", "tn"), ("fp32", "nn")}
     shapes = [{entry.mnk for entry in hopper["fp32", layout].entries} for layout in ("tn", "nn")]
-    assert shapes[0] == shapes[1] and len(shapes[0]) >= 24
+    # What is fastest with K-major B may be illegal with N-major B; such a shape has its neighbours there.
+    assert shapes[1] <= shapes[0] and len(shapes[0] - shapes[1]) <= 4 and len(shapes[0]) >= 96

@@ -115,5 +115,5 @@ def test_the_ablation_reads_it(shipped: Path) -> None:
     assert spec is not None and spec.loader is not None
     ablation = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(ablation)
-    page = ablation.table(ablation.relative_times(shipped), shipped.name)
+    page = ablation.table(ablation.relative_times(shipped), shipped)
     assert f"Read from `{shipped.name}`, 3 shapes" in page and "none left" not in page

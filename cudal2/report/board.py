@@ -123,8 +123,12 @@ class Board:
         return tuple(row for final in self.finals for row in final.rows if not row.ok)
 
 
+def _types(key: str) -> str:
+    return key.rpartition("/")[0]
+
+
 def boards(records: Iterable[Measurement]) -> tuple[Board, ...]:
-    """Every leaderboard of the finals among the records, by key.
+    """Every leaderboard of the finals among the records, by key, those of the types with most shapes first.
 
     Raises:
         RecordError: Two contestants of one final cannot be compared.
@@ -132,7 +136,11 @@ def boards(records: Iterable[Measurement]) -> tuple[Board, ...]:
     finals: dict[str, list[Final]] = defaultdict(list)
     for (key, _), final in latest_finals(records).items():
         finals[key].append(final)
-    return tuple(_board(key, sorted(finals[key], key=lambda final: final.problem)) for key in sorted(finals))
+    shapes: dict[str, int] = defaultdict(int)
+    for key, found in finals.items():
+        shapes[_types(key)] = max(shapes[_types(key)], len(found))
+    order = sorted(finals, key=lambda key: (-shapes[_types(key)], key))
+    return tuple(_board(key, sorted(finals[key], key=lambda final: final.problem)) for key in order)
 
 
 def named(standings: Iterable[Standing[Shape]], baseline: str) -> Standing[Shape] | None:

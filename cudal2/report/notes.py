@@ -16,10 +16,10 @@ from cudal2.report.spread import NOTICEABLE
 _TIES = (
     "a ratio is the median over rounds of the baseline's time over ours in the same round, so above 1 ours is faster. "
     "Its 95 % interval reaches from the lowest to the highest end of percentile bootstraps over the rounds of each "
-    "measuring process, and 0.5 % further: what complete runs differ by. Won: the interval lies above 1; lost: below; "
-    "tied: it holds 1, and the measurement cannot tell the two apart. Of equal shapes chance calls at most one in "
-    "twenty won or lost in nine rounds of one process, one in 32 in three rounds of each of two; in one process, what "
-    "differs from process to process comes on top. "
+    "measuring process, and 1 % further, 2 % above floors of 10 us: what complete runs differ by. Won: the interval "
+    "lies above 1; lost: below; tied: it holds 1, and the measurement cannot tell the two apart. Of equal shapes "
+    "chance calls at most one in twenty won or lost in nine rounds of one process, one in 32 in three rounds of each "
+    "of two; in one process, what differs from process to process comes on top. "
     "Nothing is corrected for looking at many shapes."
 )
 _COUNTS = (

@@ -11,12 +11,9 @@ from cudal2.records.fingerprint import Fingerprint
 from cudal2.records.measurement import Measurement
 from cudal2.space.families import FAMILIES
 from cudal2.space.space import SearchSpace
-from cudal2.table.entry import Device, Header
+from cudal2.table.entry import TUNED_ELSEWHERE, Device, Header
 from cudal2.table.kernel_table import KernelTable
 from cudal2.table.selection import select
-
-#: What ``gpu`` in the header begins with.
-TUNED_ELSEWHERE = "tuned on "
 
 
 def tuned_elsewhere(

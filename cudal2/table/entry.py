@@ -24,6 +24,10 @@ _MEMORY_CLASSES_GB = (8, 12, 16, 24, 32, 40, 48, 64, 80, 96, 141, 180, 288)
 _SOFT = ("gpu", "driver", "cuda", "cublaslt", "nvrtc", "generator_version")
 
 
+#: What ``gpu`` in the header begins with where nobody had the device and another was timed.
+TUNED_ELSEWHERE = "tuned on "
+
+
 @dataclass(frozen=True)
 class Device:
     """What decides whether a table fits a GPU; the product name does not, since it varies with driver and image.
@@ -87,6 +91,11 @@ class Header:
         soft = {name: str(getattr(fingerprint, name)) for name in _SOFT}
         soft["protocol"] = str(fingerprint.protocol)
         return cls(Device.from_fingerprint(fingerprint), acc, layout, soft, dtype)
+
+    @property
+    def tuned_elsewhere(self) -> bool:
+        """Whether its times are of another GPU than the one it is for."""
+        return self.soft.get("gpu", "").startswith(TUNED_ELSEWHERE)
 
     @property
     def kind(self) -> str:

@@ -287,6 +287,8 @@ class KernelTable:
             seen += [table.header.kind for table in tables]
             fits = [table for table in tables if table.header.problem(1, 1, 1).signature == (acc, layout, dtype)]
             fits = [table for table in fits if device is None or table.header.device == device]
+            if device is None:
+                fits = [table for table in fits if not table.header.tuned_elsewhere] or fits
             if len(fits) > 1:
                 names = ", ".join(str(table.path) for table in fits)
                 raise TableError(f"several tables fit ({names}): name one")
