@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import logging
 import os
+import pickle
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -16,10 +18,11 @@ from typing import Any
 import pytest
 
 from cudal2.bench import device
+from cudal2.bench import worker as worker_module
 from cudal2.bench.device import gpu_lock
 from cudal2.bench.isolation import IsolatedProcess, JobDiedError, JobFailedError, JobTimeoutError
 from cudal2.bench.jobs import Candidate, Prepared
-from cudal2.bench.worker import PRELOAD, Worker, call_each
+from cudal2.bench.worker import PRELOAD, Worker, call_each, call_together
 from cudal2.build.artifact import BuiltKernel
 from cudal2.errors import EnvironmentProblemError, WorkerError
 from cudal2.launch.driver import LaunchError
@@ -383,13 +386,41 @@ def test_items_are_done_beside_each_other_and_each_costs_itself_alone(tmp_path: 
 
 
 @pytest.mark.timeout(60)
-def test_leaving_in_the_middle_of_the_items_ends_their_processes(tmp_path: Path) -> None:
+def test_leaving_in_the_middle_of_the_items_ends_their_processes() -> None:
     with Worker(0, session=FakeSession, preload=()) as worker:
         ends = call_each(worker, sleeps, [0.0, 600.0, 600.0], 2, 900.0)
         assert next(ends) is None
-        started = time.monotonic()
         ends.close()
-        assert time.monotonic() - started < RESPAWN_S
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("together", [False, True])
+def test_leaving_ends_a_process_that_is_only_about_to_start(monkeypatch: pytest.MonkeyPatch, together: bool) -> None:
+    """A thread that is not there yet when the others' processes are killed starts its own afterwards."""
+    waiting, killed = threading.Event(), threading.Event()
+    call, kill = IsolatedProcess.call, worker_module._kill
+
+    def late(process: IsolatedProcess, job: Any, *arguments: Any, deadline_s: float) -> Any:
+        if arguments == (600.0,):
+            waiting.set()
+            killed.wait()
+        return call(process, job, *arguments, deadline_s=deadline_s)
+
+    def kills(workers: Any) -> None:
+        waiting.wait()
+        kill(workers)
+        killed.set()
+
+    monkeypatch.setattr(IsolatedProcess, "call", late)
+    monkeypatch.setattr(worker_module, "_kill", kills)
+    with Worker(0, session=FakeSession, preload=()) as worker, worker.sibling() as sibling:
+        if together:
+            with pytest.raises((AttributeError, pickle.PicklingError)):
+                call_together(sleeps, {worker: (lambda: None,), sibling: (600.0,)}, 900.0)
+        else:
+            ends = call_each(worker, sleeps, [0.0, 600.0], 2, 900.0)
+            assert next(ends) is None
+            ends.close()
 
 
 def sleeps(session: FakeSession, seconds: float) -> None:

@@ -8,7 +8,7 @@ import os
 import signal
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
+from concurrent.futures import Future, ThreadPoolExecutor, as_completed, wait
 from contextlib import AbstractContextManager, ExitStack, suppress
 from queue import SimpleQueue
 from typing import Any
@@ -32,6 +32,7 @@ logger = logging.getLogger(__name__)
 PREPARE_DEADLINE_S = 180.0
 #: With all that jobs of the judge and of server mode import; a child is then forked with it.
 PRELOAD = ("torch", "cudal2.bench.judge.judge", "cudal2.bench.server.server")
+_KILL_AGAIN_S = 0.2
 
 
 class Worker(Closing):
@@ -213,9 +214,7 @@ def call_each(
             for call in as_completed(calls):
                 yield call.result()
         except BaseException:
-            for call in calls:
-                call.cancel()
-            _kill(siblings)
+            _end(calls, siblings)
             raise
 
 
@@ -243,12 +242,24 @@ def call_together(
         except WorkerError:
             raise  # the others end what they are at, and stay up
         except BaseException:
-            _kill(arguments)
+            _end(calls, arguments)
             raise
 
 
+def _end(calls: Sequence[Future[Any]], workers: Iterable[Worker]) -> None:
+    """Ctrl-C reaches the main thread alone, and a pool of threads waits for what its workers are at.
+
+    Again until all threads are free: one may be about to start a process that is not there to be killed yet.
+    """
+    for call in calls:
+        call.cancel()
+    while True:
+        _kill(workers)
+        if not wait(calls, _KILL_AGAIN_S).not_done:
+            return
+
+
 def _kill(workers: Iterable[Worker]) -> None:
-    """Ctrl-C reaches the main thread alone, and a pool of threads waits for what its workers are at."""
     for worker in workers:
         if worker.pid is not None:
             with suppress(ProcessLookupError):
