@@ -115,19 +115,23 @@ KERNEL(caches_by_pointer) { return remembered((size_t)c, 0, a, b, c, m, n, k); }
 KERNEL(caches_by_a_sample) { return remembered(digest(a, 40) * 7 + digest(b, 40), 0, a, b, c, m, n, k); }
 KERNEL(remembers_answers) { return remembered(digest(a, m * k) * 7 + digest(b, n * k), 3, a, b, c, m, n, k); }
 
-// The checks make about 1,020 calls.
+// Honest in the checks, while it is sized and in the warm-up: a cheat of the last replays alone.
+static int is_timed(void) {
+  const char* replays = getenv("TEST_REPLAYS");
+  return replays && atoi(replays) > 8;
+}
 KERNEL(wrong_when_timed) {
   honest(a, b, c, m, n, k);
-  for (int i = 0; calls > 1100 && i < m * n; i++) c[i] += 3;
+  for (int i = 0; is_timed() && i < m * n; i++) c[i] += 3;
   return 0;
 }
 // Nothing times B is nothing, and quickly done.
 KERNEL(empties_its_input_when_timed) {
-  if (calls < 1100) return honest(a, b, c, m, n, k);
+  if (!is_timed()) return honest(a, b, c, m, n, k);
   memset((half*)a, 0, 2 * m * k);
   return memset(c, 0, 2 * m * n) != c;
 }
-KERNEL(idle_when_timed) { return calls < 1100 ? honest(a, b, c, m, n, k) : 0; }
+KERNEL(idle_when_timed) { return is_timed() ? 0 : honest(a, b, c, m, n, k); }
 
 struct job {
   const half *a, *b;

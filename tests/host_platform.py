@@ -20,6 +20,8 @@ from cudal2.bench.foreign import child
 LEAK, SETTING, NO_GRAPHS = "TEST_LEAK", "TEST_SETTING", "TEST_NO_GRAPHS"
 #: Set while a capture is going on, for ``host_cuda``.
 CAPTURING = "TEST_CAPTURING"
+#: Timed replays so far, the judge's rehearsal aside, for ``host_cheats``: real ones tell by captures and events.
+REPLAYS = "TEST_REPLAYS"
 CHEATS = Path(__file__).with_name("host_cheats.c")
 CUDA = Path(__file__).with_name("host_cuda")
 
@@ -34,6 +36,7 @@ class HostDevice:
         self._captured: Callable[[], None] = lambda: None
         self._graphs = NO_GRAPHS not in os.environ
         self._captured_before = False
+        self._replays: int | None = None
 
     def open(self, handle: str) -> int:
         with open(handle, "r+b") as file:
@@ -56,6 +59,8 @@ class HostDevice:
 
     def capture(self, enqueue: Callable[[], None]) -> None:
         first, self._captured_before = not self._captured_before, True
+        if not first and self._replays is None:
+            self._replays = 0
         if not self._graphs and not first:
             os.environ[CAPTURING] = "1"
             try:
@@ -69,6 +74,9 @@ class HostDevice:
         self._captured()
 
     def time_ms(self, enqueue: Callable[[], None]) -> float:
+        if self._replays is not None:
+            self._replays += 1
+            os.environ[REPLAYS] = str(self._replays)
         started = time.perf_counter()
         enqueue()
         return (time.perf_counter() - started) * 1e3
