@@ -231,6 +231,35 @@ def extern_only():
     return lambda a, b: (a.float() @ b.float()).half()
 
 
+def library_and_a_sum():
+    """What cutting K in pieces compiles to: a library's batched product, and a Triton kernel that adds."""
+    total = Kernel(lambda parts, out: out.copy_(parts.sum(0).half()))
+
+    def compiled(a, b):
+        c = torch.empty(a.shape[0], b.shape[1], dtype=a.dtype)
+        parts = torch.stack([a[:, half].float() @ b[half].float() for half in (slice(12), slice(12, None))])
+        total.run(parts, c, stream=7)
+        return c
+
+    return compiled
+
+
+def library_on_padded_operands():
+    """Triton kernels see A, B and C, and multiply nothing."""
+    copy = Kernel(lambda source, out: out[: source.shape[0], : source.shape[1]].copy_(source))
+    cut = Kernel(lambda source, out: out.copy_(source[: out.shape[0], : out.shape[1]]))
+
+    def compiled(a, b):
+        padded_a, padded_b = torch.zeros(16, 32, dtype=a.dtype), torch.zeros(32, 32, dtype=a.dtype)
+        c = torch.empty(a.shape[0], b.shape[1], dtype=a.dtype)
+        copy.run(a, padded_a, stream=7)
+        copy.run(b, padded_b, stream=7)
+        cut.run((padded_a.float() @ padded_b.float()).half(), c, stream=7)
+        return c
+
+    return compiled
+
+
 def half_of_a():
     kernel = Kernel(lambda a, b, out: out.zero_())
 
@@ -251,6 +280,8 @@ def transposed_result():
     [
         (failing, "torch.compile: LoweringException: no valid choices"),
         (extern_only, "launched no Triton kernel"),
+        (library_and_a_sum, "multiplies by more than its Triton kernels"),
+        (library_on_padded_operands, "multiplies by more than its Triton kernels"),
         (half_of_a, "takes part of A alone"),
         (transposed_result, r"laid C out as \(8, 16\) with strides \(1, 8\)"),
     ],
@@ -286,3 +317,16 @@ def test_inductor_compiles_for_the_type_of_the_operands(compiler):
 def test_torch_has_what_the_recorder_needs():
     matmul, kernels = inductor._compiled()
     assert callable(matmul) and callable(kernels.run)
+
+
+def test_triton_is_not_made_to_cut_k_for_a_library(monkeypatch):
+    """The shape of few rows and columns and a long K, for which nothing else would be offered."""
+    asked = {}
+    monkeypatch.setattr(torch, "compile", lambda function, **given: asked.update(given["options"]) or function)
+    inductor._compiled()
+    assert asked["max_autotune_gemm_backends"] == "TRITON" and asked["max_autotune"]
+    assert asked["triton.num_decompose_k_splits"] == 0
+    monkeypatch.setattr(torch._inductor, "list_options", lambda: ["max_autotune_gemm_backends"])
+    asked.clear()
+    inductor._compiled()
+    assert "triton.num_decompose_k_splits" not in asked, "an older torch has none, and refuses it"

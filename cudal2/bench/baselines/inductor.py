@@ -26,6 +26,11 @@ from cudal2.problem import Layout, Problem
 logger = logging.getLogger(__name__)
 
 _MODE = "max-autotune-no-cudagraphs"
+#: Beside the mode's. A K cut in pieces ("decompose_k") is a batched product by a library and a Triton kernel that adds;
+#: where it is offered, Triton's own templates are not.
+_OPTIONS = {"max_autotune_gemm_backends": "TRITON", "triton.num_decompose_k_splits": 0}
+#: How far apart two runs of the same kernels may be, relative to the result; sums left from another run are off by 1.
+_SAME = 0.01
 #: Constants of Triton's GEMM template that say which variant was chosen.
 _CONSTANTS = re.compile(r"\b(BLOCK_[MNK]|GROUP_M|SPLIT_K)\s*:\s*tl\.constexpr\s*=\s*(\d+)")
 
@@ -60,6 +65,17 @@ class Step:
         parts = [f"{name}={value}" for name, value in _CONSTANTS.findall(source)]
         parts += [f"{name}={getattr(config, name)}" for name in ("num_warps", "num_stages") if hasattr(config, name)]
         return " ".join(parts)
+
+    def launch(self, operands: Sequence[torch.Tensor], stream: int) -> None:
+        """Enqueues it on operands in the order of :class:`Operand`.
+
+        Raises:
+            NotSupportedError: The kernel does not take its arguments again.
+        """
+        arguments = (operands[one.value] if isinstance(one, Operand) else one for one in self.arguments)
+        # Private to torch: another version may want something else.
+        with reasons("a compiled kernel cannot be launched again"):
+            self.kernel.run(*arguments, stream=stream, **self.keywords)
 
 
 @dataclass(frozen=True)
@@ -111,12 +127,8 @@ class BoundInductor:
         Raises:
             NotSupportedError: The kernels do not take their arguments again.
         """
-        operands = self._tensors[set_index]
-        # Private to torch: another version may want something else.
-        with reasons("a compiled kernel cannot be launched again"):
-            for step in self._steps:
-                arguments = (operands[one.value] if isinstance(one, Operand) else one for one in step.arguments)
-                step.kernel.run(*arguments, stream=stream, **step.keywords)
+        for step in self._steps:
+            step.launch(self._tensors[set_index], stream)
 
 
 def choose(problem: Problem, device: torch.device) -> list[InductorGemm]:
@@ -143,24 +155,53 @@ def compile_steps(problem: Problem, layout: Layout, device: torch.device) -> tup
     Raises:
         NotSupportedError: It does not compile, or to something that cannot be launched again.
     """
-    stored = (problem.k, problem.n) if layout == "nn" else (problem.n, problem.k)
-    dtype = TORCH_DTYPES[problem.dtype]
-    a, b = (torch.randn(shape, device=device).to(dtype) for shape in ((problem.m, problem.k), stored))
+    a, b = _operands(problem, layout, device)
     with reasons("torch.compile"):
         matmul, kernels = _compiled()
-        matmul(a, as_math(b, layout))
+        matmul(a, b)
         with _recording(kernels) as launches:
-            c = matmul(a, as_math(b, layout))
+            c = matmul(a, b)
     if c.shape != (problem.m, problem.n) or not c.is_contiguous():
         raise NotSupportedError(f"torch.compile laid C out as {tuple(c.shape)} with strides {c.stride()}")
     if not launches:
         raise NotSupportedError("torch.compile launched no Triton kernel")
     operands = {Operand.A: a, Operand.B: b, Operand.C: c}
-    steps = [
+    steps = tuple(
         Step(kernel, tuple(_named(argument, operands) for argument in arguments), keywords)
-        for kernel, arguments, keywords in launches
-    ]
-    return tuple(steps)
+        for kernel, arguments, keywords, _ in launches
+    )
+    _launch_elsewhere(problem, layout, device, steps, matmul, stream=launches[-1][-1])
+    return steps
+
+
+def _operands(problem: Problem, layout: Layout, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
+    """New data: A [m, k] and B [k, n], the latter a view of how it is stored."""
+    stored = (problem.k, problem.n) if layout == "nn" else (problem.n, problem.k)
+    dtype = TORCH_DTYPES[problem.dtype]
+    a, b = (torch.randn(shape, device=device).to(dtype) for shape in ((problem.m, problem.k), stored))
+    return a, as_math(b, layout)
+
+
+def _launch_elsewhere(
+    problem: Problem,
+    layout: Layout,
+    device: torch.device,
+    steps: Sequence[Step],
+    matmul: Callable[[torch.Tensor, torch.Tensor], torch.Tensor],
+    stream: int,
+) -> None:
+    """Other operands and another C must give what the compiled function does: nothing of it was left unrecorded.
+
+    Raises:
+        NotSupportedError: They do not.
+    """
+    a, b = _operands(problem, layout, device)
+    c = a.new_full((problem.m, problem.n), torch.nan)
+    for step in steps:
+        step.launch((a, b, c), stream)
+    expected = matmul(a, b)
+    if not (c.float() - expected.float()).norm() <= _SAME * expected.float().norm():
+        raise NotSupportedError("torch.compile multiplies by more than its Triton kernels: they alone are wrong")
 
 
 def _compiled() -> tuple[Callable[[torch.Tensor, torch.Tensor], torch.Tensor], type]:
@@ -174,7 +215,9 @@ def _compiled() -> tuple[Callable[[torch.Tensor, torch.Tensor], torch.Tensor], t
     select_algorithm.PRINT_AUTOTUNE = False
     # Every shape is a compilation of the same function, and the compiler gives up on a function after eight.
     torch._dynamo.reset()
-    options = {**torch._inductor.list_mode_options(_MODE), "max_autotune_gemm_backends": "TRITON"}
+    known = torch._inductor.list_options()
+    chosen = {name: value for name, value in _OPTIONS.items() if name in known}
+    options = {**torch._inductor.list_mode_options(_MODE), **chosen}
     return torch.compile(_matmul, fullgraph=True, dynamic=False, options=options), CachingAutotuner
 
 
@@ -183,13 +226,13 @@ def _matmul(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
 
 
 @contextmanager
-def _recording(kernels: type) -> Iterator[list[tuple[Any, tuple[Any, ...], dict[str, Any]]]]:
+def _recording(kernels: type) -> Iterator[list[tuple[Any, tuple[Any, ...], dict[str, Any], int]]]:
     """Notes every launch of Inductor's kernels. Private to torch, hence checked like any other contestant."""
-    launches: list[tuple[Any, tuple[Any, ...], dict[str, Any]]] = []
+    launches: list[tuple[Any, tuple[Any, ...], dict[str, Any], int]] = []
     original = kernels.run  # type: ignore[attr-defined]
 
     def run(self: Any, *arguments: Any, stream: Any, **keywords: Any) -> Any:
-        launches.append((self, arguments, keywords))
+        launches.append((self, arguments, keywords, stream))
         return original(self, *arguments, stream=stream, **keywords)
 
     kernels.run = run  # type: ignore[attr-defined]
