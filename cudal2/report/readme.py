@@ -46,7 +46,8 @@ def results_markdown(shards: Shards, tables: Sequence[KernelTable] = (), latenci
     for (mode, precision), found in columns.items():
         lines = [f"- PDL {_pdl(board)}: {_losses(board)}" for board in found]
         lines += [_served(table) for table in tables if table.header.precision == precision]
-        parts += [f"### {mode.capitalize()}, {precision_title(precision)}", _table(found), "\n".join(lines)]
+        rows = _table(found, whole=not parts[1:])
+        parts += [f"### {mode.capitalize()}, {precision_title(precision)}", rows, "\n".join(lines)]
     by_precision: dict[str, list[ServerBoard]] = {}
     for served in server_boards(latencies.rows):
         by_precision.setdefault(served.precision, []).append(served)
@@ -141,8 +142,11 @@ def _date(utc: str) -> str:
     return datetime.fromisoformat(utc.replace("Z", "+00:00")).date().isoformat()
 
 
-def _table(found: Sequence[Board]) -> str:
-    """Every baseline of each PDL column; the head counts the shapes of each class, column by column if they differ."""
+def _table(found: Sequence[Board], whole: bool) -> str:
+    """Every baseline of each PDL column, or the reference and torch, since the command prints the others.
+
+    The head counts the shapes of each class, column by column if they differ.
+    """
     firsts = [board.standings[0] for board in found if board.standings]
     if not firsts:
         return "No shape was served by a kernel of ours."
@@ -161,7 +165,8 @@ def _table(found: Sequence[Board]) -> str:
     ]
     rows = [[*head, *(f"{name} ({counts[name]})" for name in CLASS_NAMES)]]
     rows.append(["---", "---", *["---:"] * (len(rows[0]) - 2)])
-    rows += [_row(_pdl(board), standing) for board in found for standing in board.standings]
+    shown = ((board, standing) for board in found for standing in board.standings)
+    rows += [_row(_pdl(board), standing) for board, standing in shown if whole or standing.baseline in _SERVED]
     return "\n".join(f"| {' | '.join(row)} |" for row in rows)
 
 
@@ -260,8 +265,9 @@ def _served(table: KernelTable) -> str:
     with_pdl = sum(entry.pdl for entry in table.entries)
     rest = f", the library on {len(library)}: {_listed(library)}" if library else ""
     found = Counter(entry.evidence for entry in table.entries)
+    elsewhere = "Timed on another GPU" if table.header.tuned_elsewhere else "Measured with the other layout of B only"
     origins = {
-        "Measured with the other layout of B only": found["transferred"],
+        elsewhere: found["transferred"],
         "Chosen by a search, not judged in a final": found["searched"] + found["exhaustive"],
     }
     origin = "".join(f" {words}: {count}." for words, count in origins.items() if count)
