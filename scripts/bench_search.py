@@ -60,7 +60,7 @@ def table(figures: dict[str, Any]) -> str:
 
 def compare_held_out(runner: ReplayRunner, folds: int, steps: int) -> dict[str, Any]:
     """All strategies on all shapes, the policy always on shapes it has not seen."""
-    drawn = {name: STRATEGIES[name] for name in ("random", "hill_climb")}
+    drawn = {name: STRATEGIES[name] for name in ("random", "hill_climb", "beam")}
     ranked = {
         "analytic": STRATEGIES["analytic"],
         "nearest": held_out(runner, folds, lambda seen: nearest_strategy(runner, seen)),

@@ -59,7 +59,7 @@ def test_judges_the_best_of_each_shape_once(judge, monkeypatch, tmp_path, capsys
     assert chosen == {"64_64_64": [staged(3)], "128_64_64": [CONFIG]}
     assert len(read_shards(out).measurements) == 4
     said = capsys.readouterr().err
-    assert "64_64_64 offline/fp32/off: 2.000 [1.990, 2.010] win 1.000 us" in said
+    assert "64_64_64 offline/fp32/off: 2.000 [1.980, 2.020] win 1.000 us" in said
     assert "2 judged, 0 failed, 0 left" in said
     run(judge, monkeypatch, tmp_path / "records", "--out", out, "--top", "1")
     assert len(judge.requests) == 2, "what has a final is not judged again"
