@@ -6,18 +6,21 @@
 
 For each accumulator and layout, as few configurations as take every value of every axis, on small shapes, most of them
 ragged; each is launched plainly, then twice in a row with programmatic dependent launch, and its result is checked.
-Exit code 1 if anything is found. With --readme the summary between the page's markers is rewritten.
+Exit code 1 if anything is found that is not a known limit of the tool. Ctrl-C keeps what was checked by then, in FILE
+too. With --readme the summary between the page's markers is rewritten.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import signal
 import sys
 import time
 from collections import Counter
 from collections.abc import Sequence
 from datetime import datetime, timezone
+from functools import partial
 from pathlib import Path
 from typing import Any, get_args
 
@@ -25,6 +28,7 @@ from cudal2.arch import SM90
 from cudal2.atomic import write_atomically
 from cudal2.bench.sanitize.checks import Checked, check_cases
 from cudal2.bench.sanitize.launcher import Case
+from cudal2.bench.sanitize.limits import doubtful
 from cudal2.bench.sanitize.tool import TOOLS, Sanitizer
 from cudal2.build.artifact import BuiltKernel
 from cudal2.build.cache import resolve_toolchain
@@ -47,7 +51,9 @@ SHAPES = ("200_264_1096", "1000_1032_136", "64_64_64", "1_8_8", "130_72_260", "6
 #: Configurations of each shape, whatever they add to the cover.
 PER_SHAPE = 2
 #: initcheck looks at reads of global memory that nobody wrote; the launcher writes all of it.
-DEFAULT_TOOLS = ("memcheck", "racecheck", "synccheck")
+DEFAULT_TOOLS = ("memcheck", "synccheck", "racecheck")
+#: Seconds per configuration on an H200: how tools share the time that is left.
+WEIGHTS = {"memcheck": 0.1, "synccheck": 0.15, "racecheck": 0.75, "initcheck": 0.15}
 BEGIN, END = "<!-- sanitizer:begin -->", "<!-- sanitizer:end -->"
 
 Corner = tuple[Problem, KernelConfig]
@@ -69,17 +75,20 @@ def main() -> int:
     cases = build(arguments, corners)
     if arguments.build_only:
         return 0
-    checked = check(arguments, sanitizer, cases)
     record = {
         "command": "scripts/sanitize.py",
         "utc": datetime.now(timezone.utc).isoformat(timespec="seconds"),
         "sanitizer": sanitizer.version,
         "environment": environment(arguments, families),
         "never_legal": never,
-        "cases": [one.to_dict() for one in checked],
     }
-    if arguments.out:
-        write_atomically(arguments.out, json.dumps(record, indent=1) + "\n")
+    checked: list[Checked] = []
+    try:
+        check(arguments, sanitizer, cases, checked)
+    finally:
+        record["cases"] = rows(arguments.tools, cases, checked)
+        if arguments.out:
+            write_atomically(arguments.out, text_of(record))
     return show(record, arguments.readme)
 
 
@@ -142,18 +151,39 @@ def build(arguments: argparse.Namespace, corners: Sequence[Corner]) -> list[Case
     return cases
 
 
-def check(arguments: argparse.Namespace, sanitizer: Sanitizer, cases: Sequence[Case]) -> list[Checked]:
-    """Every case under every tool; the time left is shared evenly by the tools that are left."""
+def check(arguments: argparse.Namespace, sanitizer: Sanitizer, cases: Sequence[Case], checked: list[Checked]) -> None:
+    """Every case under every tool, added to ``checked`` as it comes; a tool's turn is as long as it is slow.
+
+    Cases that a tool may not be up to are its last: each may cost a process.
+    """
+
+    def on_checked(one: Checked) -> None:
+        checked.append(one)
+        say(one)
+
     ends = time.monotonic() + arguments.minutes * 60.0
-    checked: list[Checked] = []
     for number, tool in enumerate(arguments.tools):
-        seconds = (ends - time.monotonic()) / (len(arguments.tools) - number)
-        started = time.monotonic()
-        rows = check_cases(tool, cases, sanitizer, seconds, device_index=arguments.device, on_checked=say)
-        ran = sum(row.ran for row in rows)
-        note(f"{tool}: {ran} of {len(rows)} configurations in {time.monotonic() - started:.0f} s")
-        checked += rows
-    return checked
+        share = WEIGHTS[tool] / sum(WEIGHTS[other] for other in arguments.tools[number:])
+        started, before = time.monotonic(), len(checked)
+        ordered = sorted(cases, key=partial(doubtful, tool))
+        check_cases(
+            tool, ordered, sanitizer, (ends - started) * share, device_index=arguments.device, on_checked=on_checked
+        )
+        note(f"{tool}: {len(checked) - before} of {len(cases)} configurations in {time.monotonic() - started:.0f} s")
+
+
+def rows(tools: Sequence[str], cases: Sequence[Case], checked: Sequence[Checked]) -> list[dict[str, Any]]:
+    """A row for every case under every tool, those without a turn included."""
+    done = {(one.tool, one.case): one for one in checked}
+    return [done.get((tool, case), Checked(tool, case, ran=False)).to_dict() for tool in tools for case in cases]
+
+
+def text_of(record: dict[str, Any]) -> str:
+    """JSON with a line for each case: its values, in the order of ``columns``."""
+    cases = record["cases"]
+    head = {**{key: value for key, value in record.items() if key != "cases"}, "columns": list(cases[0])}
+    lines = ",\n".join(json.dumps(list(case.values()), separators=(",", ":")) for case in cases)
+    return f'{json.dumps(head, indent=1)[:-2]},\n "cases": [\n{lines}\n ]\n}}\n'
 
 
 def say(one: Checked) -> None:
@@ -161,7 +191,8 @@ def say(one: Checked) -> None:
     for finding in one.findings:
         case = one.case
         name = f"{case.config.name} on {case.problem.mnk} {case.problem.acc} {case.problem.layout}"
-        note(f"{one.tool}: {name}: {finding.count} x {finding.text} {finding.where}")
+        excuse = f" (not applicable: {one.limit})" if one.limit else ""
+        note(f"{one.tool}: {name}: {finding.count} x {finding.text} {finding.where}{excuse}")
 
 
 def environment(arguments: argparse.Namespace, families: Sequence[str]) -> dict[str, Any]:
@@ -178,8 +209,10 @@ def read(path: Path) -> dict[str, Any]:
     """
     try:
         record: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        columns = record.pop("columns")
+        record["cases"] = [dict(zip(columns, case, strict=True)) for case in record["cases"]]
         summary(record)
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise RecordError(f"{path} is no record of scripts/sanitize.py: {error}") from error
     return record
 
@@ -194,7 +227,7 @@ def show(record: dict[str, Any], readme: Path | None) -> int:
         if BEGIN not in text or END not in text:
             raise UsageError(f"{readme} has no place for the summary: {BEGIN} and {END}")
         write_atomically(readme, f"{text.partition(BEGIN)[0]}{BEGIN}\n{page}\n{END}{text.partition(END)[2]}")
-    return 1 if any(case["findings"] for case in record["cases"]) else 0
+    return 1 if any(case["findings"] and not case["limit"] for case in record["cases"]) else 0
 
 
 def summary(record: dict[str, Any]) -> str:
@@ -205,24 +238,38 @@ def summary(record: dict[str, Any]) -> str:
         f"compute-sanitizer {record['sanitizer']} on {here['gpu']}, driver {here['driver']}, {record['utc'][:10]},"
         " by `python scripts/sanitize.py`; every value of every axis in each accumulator and layout"
         + (f", but {', '.join(record['never_legal'])}." if record["never_legal"] else "."),
+        *([record["note"]] if "note" in record else []),
         "",
-        "| family | tool | configurations | clean | with findings | not run |",
-        "| --- | --- | ---: | ---: | ---: | ---: |",
+        "| family | tool | configurations | clean | with findings | not applicable | not run |",
+        "| --- | --- | ---: | ---: | ---: | ---: | ---: |",
     ]
     for family, tool in dict.fromkeys((case["family"], case["tool"]) for case in cases):
-        rows = [case for case in cases if (case["family"], case["tool"]) == (family, tool)]
-        found, missed = sum(bool(row["findings"]) for row in rows), sum(not row["ran"] for row in rows)
-        lines.append(f"| `{family}` | {tool} | {len(rows)} | {len(rows) - found - missed} | {found} | {missed} |")
-    shown: dict[tuple[str, str, str], list[dict[str, Any]]] = {}
+        outcomes = Counter(outcome(case) for case in cases if (case["family"], case["tool"]) == (family, tool))
+        counts = [outcomes[name] for name in ("clean", "found", "not applicable", "not run")]
+        lines.append(f"| `{family}` | {tool} | {sum(counts)} | {' | '.join(map(str, counts))} |")
+    shown: dict[tuple[str, str, str, str], list[dict[str, Any]]] = {}
     for case in cases:
         for finding in case["findings"]:
-            shown.setdefault((case["family"], case["tool"], finding["text"]), []).append(case)
+            shown.setdefault((case["family"], case["tool"], case["limit"], finding["text"]), []).append(case)
     lines += [""] if shown else ["", "Nothing was found."]
-    for (family, tool, text), rows in shown.items():
-        first = f"{rows[0]['config']} on {rows[0]['mnk']} {rows[0]['acc']} {rows[0]['layout']}"
-        lines.append(f"- `{family}`, {tool}, {len(rows)} configurations: {text.rstrip('.')}; for example {first}.")
+    for (family, tool, limit, text), found in shown.items():
+        first = f"{found[0]['config']} on {found[0]['mnk']} {found[0]['acc']} {found[0]['layout']}"
+        excuse = f" Not applicable: {limit}." if limit else ""
+        lines.append(
+            f"- `{family}`, {tool}, {len(found)} configurations: {text.rstrip('.')}; for example {first}.{excuse}"
+        )
     return "\n".join(lines)
 
 
+def outcome(case: dict[str, Any]) -> str:
+    """What a case counts as."""
+    if not case["ran"]:
+        return "not run"
+    if not case["findings"]:
+        return "clean"
+    return "not applicable" if case["limit"] else "found"
+
+
 if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     sys.exit(guarded(main))

@@ -1,7 +1,8 @@
 """A stand-in for compute-sanitizer: an executable that plays what a test tells it for each case, and launches nothing.
 
 ``cases`` maps the build name of a configuration to what happens there: ``report`` prints the text given, ``die`` ends
-the process, ``hang`` says nothing more. Everything else is clean.
+the process, ``fault`` loses the context, ``hang`` says nothing more, ``interrupt`` is the user's Ctrl-C. Everything
+else is clean.
 """
 
 from __future__ import annotations
@@ -26,8 +27,13 @@ RACECHECK = """\
 =========     and Read access at cudal2_gemm+0xe0 [4 hazards]
 =========
 """
+SYNCCHECK = """\
+========= Barrier error detected. Missing wait.
+=========     at cudal2_gemm+0x590
+=========     by thread (0,0,0) in block (17,0,0)
+"""
 _PROGRAM = """#!{python}
-import json, pickle, sys, time
+import json, os, pickle, signal, sys, time
 sys.path[:0] = {path}
 if "--version" in sys.argv:
     print({version!r})
@@ -43,9 +49,15 @@ for number, case in enumerate(pickle.load(open(sys.argv[-2], "rb"))):
     kind, text = played.get(case.config.build_name, ("clean", ""))
     print(text, end="")
     errors += text.count("\\n========= ") + bool(text)
-    if kind == "hang":
+    if kind in ("hang", "interrupt"):
         sys.stdout.flush()
+        if kind == "interrupt":
+            os.kill(os.getppid(), signal.SIGINT)
         time.sleep(600)
+    if kind == "fault":
+        print(f"cudal2 done {{number}} cuCtxSynchronize: CUDA_ERROR_ILLEGAL_ADDRESS (700)")
+        print("========= ERROR SUMMARY: 2 errors", flush=True)
+        os._exit(4)
     if kind == "die":
         print("========= ERROR SUMMARY: 1 error", flush=True)
         sys.exit(9)

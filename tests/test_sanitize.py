@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import importlib.util
-import json
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
+from types import SimpleNamespace
 
 import fake_sanitizer
 import numpy as np
@@ -164,6 +164,46 @@ def test_what_there_was_no_time_for_is_not_called_clean(tmp_path):
     assert [one.ran for one in check(tmp_path, seconds=0.0)] == [False] * 4
 
 
+def test_ctrl_c_keeps_what_was_checked_by_then(tmp_path):
+    seen: list[Checked] = []
+    sanitizer = playing(tmp_path, s3=("report", fake_sanitizer.MEMCHECK), s4=("interrupt", ""))
+    with pytest.raises(KeyboardInterrupt):
+        check_cases("memcheck", cases(), sanitizer, SECONDS, on_checked=seen.append)
+    assert [(one.case.config.stages, len(one.findings)) for one in seen] == [(2, 0), (3, 1)]
+
+
+LARGE = Sm90WsConfig(64, 64, 64, 2, "coop", 1, 2, 1, 8, "direct", 1, "m", 1, False)
+PORTABLE = replace(LARGE, split_k=4)
+
+
+@pytest.mark.parametrize(
+    ("name", "config", "played", "excused"),
+    [
+        ("synccheck", LARGE, ("fault", fake_sanitizer.SYNCCHECK), True),
+        ("synccheck", LARGE, ("fault", ""), True),
+        ("synccheck", PORTABLE, ("fault", fake_sanitizer.SYNCCHECK), False),
+        (
+            "synccheck",
+            LARGE,
+            ("report", fake_sanitizer.SYNCCHECK.replace("Missing wait", "Invalid arguments")),
+            False,
+        ),
+        ("synccheck", LARGE, ("fault", fake_sanitizer.MEMCHECK), False),
+        ("synccheck", LARGE, ("wrong", ""), False),
+        ("synccheck", LARGE, ("die", ""), False),
+        ("memcheck", LARGE, ("fault", ""), False),
+        ("synccheck", LARGE, ("clean", ""), False),
+    ],
+)
+def test_what_the_tool_is_not_up_to_is_neither_a_finding_nor_clean(name, config, played, excused, tmp_path):
+    path = fake_sanitizer.install(tmp_path, {config.build_name: played})
+    checked = check_cases(name, cases([config, FIRST]), Sanitizer(path, "1"), SECONDS)
+    assert [one.ran for one in checked] == [True, True] and not checked[1].findings
+    assert bool(checked[0].limit) == excused and bool(checked[0].findings) == (played[0] != "clean")
+    outcomes = [script.outcome(one.to_dict()) for one in checked]
+    assert outcomes == ["not applicable" if excused else "clean" if played[0] == "clean" else "found", "clean"]
+
+
 def test_a_tool_that_never_reaches_a_kernel_is_our_error(tmp_path):
     path = fake_sanitizer.install(tmp_path, before="========= Error: No attachable process found.\n")
     with pytest.raises(WorkerError, match=r"racecheck failed before the first kernel.*No attachable process"):
@@ -227,7 +267,7 @@ def test_a_run_is_kept_and_shown(machine, monkeypatch, capsys):
     out = machine / "record.json"
     assert run(monkeypatch, "--families", "sm80_mma", "--tools", "memcheck", "racecheck", "--out", out) == 0
     shown = capsys.readouterr().out
-    record = json.loads(out.read_text())
+    record = script.read(out)
     assert record["sanitizer"] == "2025.3.1.0" and record["environment"]["gpu"] == "fabricated for tests"
     tools = [case["tool"] for case in record["cases"]]
     assert tools.count("memcheck") == tools.count("racecheck") >= 60
@@ -247,6 +287,46 @@ def test_a_finding_is_exit_code_1_one_line_and_a_row(machine, monkeypatch, capsy
     captured = capsys.readouterr()
     assert f"racecheck: {config.name} on " in captured.err and "1 x Error: Race reported between" in captured.err
     assert "- `sm80_mma`, racecheck, " in captured.out and config.name in captured.out
+
+
+def test_a_limit_of_the_tool_is_shown_and_no_failure(machine, monkeypatch, capsys):
+    corners, _ = planned("sm90_ws")
+    cluster_size = FAMILIES["sm90_ws"].geometry.cluster_size
+    config = next(config for _, config in corners if cluster_size(config) > 8)
+    fake_sanitizer.install(machine / "path", {config.build_name: ("fault", fake_sanitizer.SYNCCHECK)})
+    assert run(monkeypatch, "--families", "sm90_ws", "--tools", "synccheck") == 0
+    captured = capsys.readouterr()
+    assert " | 0 | 1 | 0 |\n\n- `sm90_ws`, synccheck, 1 configurations: Barrier error" in captured.out
+    assert (
+        "Not applicable: synccheck mixes up" in captured.out and "(not applicable: synccheck mixes up" in captured.err
+    )
+
+
+def test_an_interrupted_run_leaves_a_record(machine, monkeypatch, capsys):
+    corners, _ = planned("sm80_mma")
+    fake_sanitizer.install(machine / "path", {corners[5][1].build_name: ("interrupt", "")})
+    out = machine / "record.json"
+    assert run(monkeypatch, "--families", "sm80_mma", "--tools", "memcheck", "racecheck", "--out", out) == 130
+    record = script.read(out)
+    first = next(at for at, (_, config) in enumerate(corners) if config.build_name == corners[5][1].build_name)
+    assert [case["ran"] for case in record["cases"]] == [at < first for at in range(2 * len(corners))]
+    assert run(monkeypatch, "--from", out) == 0
+    assert f"| `sm80_mma` | racecheck | {len(corners)} | 0 | 0 | 0 | {len(corners)} |" in capsys.readouterr().out
+
+
+def test_time_is_shared_by_how_slow_tools_are_and_doubtful_cases_come_last(monkeypatch):
+    turns = {}
+    monkeypatch.setattr(
+        script, "check_cases", lambda tool, ordered, *given, **named: turns.update({tool: (ordered, given[1])})
+    )
+    arguments = SimpleNamespace(minutes=10.0, tools=script.DEFAULT_TOOLS, device=0)
+    mixed = cases([LARGE, FIRST, PORTABLE])
+    script.check(arguments, Sanitizer(Path("none"), "1"), mixed, [])
+    assert list(turns) == ["memcheck", "synccheck", "racecheck"]
+    seconds = [turn[1] for turn in turns.values()]
+    assert seconds[0] == pytest.approx(60.0, abs=1.0) and seconds[2] == pytest.approx(600.0, abs=5.0)
+    assert [case.config for case in turns["synccheck"][0]] == [FIRST, PORTABLE, LARGE]
+    assert turns["racecheck"][0] == mixed
 
 
 def test_bad_input_is_one_line(machine, monkeypatch, capsys):
@@ -282,4 +362,4 @@ def test_a_row_not_run_is_counted_apart():
         "sanitizer": "1", "environment": FINGERPRINT.to_dict(), "utc": "2000-01-01T00:00:00", "never_legal": [],
         "cases": [row.to_dict() for row in rows],
     }  # fmt: skip
-    assert "| `sm90_ws` | memcheck | 2 | 1 | 0 | 1 |" in script.summary(record)
+    assert "| `sm90_ws` | memcheck | 2 | 1 | 0 | 0 | 1 |" in script.summary(record)
