@@ -46,6 +46,20 @@ def kernel(result: BuildResult) -> BuiltKernel:
     return result
 
 
+@pytest.mark.parametrize("config", kernels.CORNERS, ids=lambda config: config.name)
+def test_a_chain_of_dependent_launches_is_the_same_with_overlap_and_without(
+    config: kernels.Sm90WsConfig, corners: dict[str, BuildResult]
+) -> None:
+    """With programmatic launches the next product fetches operands into L2 while they are still being written."""
+    torch = pytest.importorskip("torch")
+    import chains
+
+    if not kernels.runnable(config, chains.PROBLEM):
+        pytest.skip("more slices than K tiles")
+    plain, overlapping = chains.ends(config, kernel(corners[build_key(config, "fp32", "tn")]))
+    assert torch.equal(plain, overlapping)
+
+
 @pytest.mark.parametrize("pdl", [False, True], ids=["plain", "pdl"])
 @pytest.mark.parametrize(("acc", "layout"), kernels.KINDS)
 @pytest.mark.parametrize("mnk", kernels.SHAPES)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 
 import gpu_kernels as kernels
 import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
+
+import chains  # noqa: E402
 
 from cudal2.bench.worker import Worker  # noqa: E402
 from cudal2.build.artifact import BuildResult, BuiltKernel  # noqa: E402
@@ -22,8 +23,6 @@ from cudal2.settings import BenchSettings  # noqa: E402
 pytestmark = pytest.mark.gpu
 
 QUICK = BenchSettings(replay_ms=0.2, replays=2)
-#: Links of a chain of products, each of which reads what the one before it wrote.
-LINKS = 400
 
 
 @pytest.fixture(scope="module")
@@ -65,29 +64,10 @@ def test_a_chain_of_dependent_launches_is_the_same_with_overlap_and_without(
     config: kernels.Sm90SmallConfig, built: dict[str, BuildResult]
 ) -> None:
     """With programmatic launches the next product fetches operands into L2 while they are still being written."""
-    problem = Problem(256, 256, 256)
-    if not kernels.runnable(config, problem):
+    if not kernels.runnable(config, chains.PROBLEM):
         pytest.skip("more slices than K tiles")
-    ensure_context(0)
-    torch.manual_seed(0)
-    # Orthogonal: the product neither grows nor fades.
-    rotation = torch.linalg.qr(torch.randn(256, 256, device="cuda"))[0].half().contiguous()
-    first = torch.randn(256, 256, device="cuda").half()
-    loaded = LoadedKernel(kernel(built[build_key(config, "fp32", "tn")]), config)
-    ends = []
-    for pdl in (False, True):
-        launch = loaded.on(replace(config, l2_prefetch=64 if pdl else 0), problem, 132, pdl)
-        links = [first.clone(), torch.empty_like(first), torch.empty_like(first)]
-        addresses = np.array([link.data_ptr() for link in links], np.uint64)
-        sets = launch.params(addresses, np.full(3, rotation.data_ptr(), np.uint64), np.roll(addresses, -1))
-        torch.cuda.synchronize()
-        for link in range(LINKS):
-            launch.launch(sets.kernel_params(link % 3), torch.cuda.current_stream().cuda_stream)
-        torch.cuda.synchronize()
-        ends.append(links[LINKS % 3])
-    loaded.close()
-    assert torch.isfinite(ends[0]).all() and ends[0].float().abs().mean() > 0.1
-    assert torch.equal(ends[0], ends[1])
+    plain, overlapping = chains.ends(config, kernel(built[build_key(config, "fp32", "tn")]))
+    assert torch.equal(plain, overlapping)
 
 
 def test_split_k_is_the_same_every_time(built: dict[str, BuildResult]) -> None:
