@@ -77,7 +77,14 @@ BAD_INPUT = {
     "no command": ([], 2, "COMMAND"),
     "unknown command": (["tune"], 2, "tune"),
     "unknown flag": (["space", "--mnk", "64_64_64", "--frobnicate"], 2, "--frobnicate"),
-    "abbreviated flag": (["space", "--mn", "64_64_64"], 2, "--mnk"),
+    "abbreviated flag": (["space", "--mn", "64_64_64"], 2, "unrecognized arguments: --mn "),
+    "space without a shape": (["space"], 2, "--mnk"),
+    "explain nothing": (["space", "--mnk", "64_64_64", "--explain", ""], 2, "no configuration name"),
+    "explain another version's family": (
+        ["space", "--mnk", "64_64_64", "--explain", '{"family": "sm91"}'],
+        2,
+        "'sm91' is no kernel family",
+    ),
     "malformed mnk": (["space", "--mnk", "64x64x64"], 2, "64_4096_64"),
     "two sizes": (["space", "--mnk", "64_64"], 2, "64_4096_64"),
     "zero size": (["space", "--mnk", "0_64_64"], 2, "from 1 to"),
@@ -96,8 +103,18 @@ BAD_INPUT = {
     ),
     "unknown architecture": (["space", "--arch", "sm12", "--mnk", "64_64_64"], 2, "sm90"),
     "unknown flag, and whose help to read": (["table", "show", "--fast"], 2, "--fast (see cudal2 table show --help)"),
-    "nothing legal to list": (["space", "--mnk", "64_64_65", "--list", "3"], 3, "no configuration is legal"),
-    "nothing legal": (["space", "--mnk", "64_64_65"], 3, "no configuration is legal"),
+    "nothing legal to list": (
+        ["space", "--mnk", "64_64_65", "--list", "3"],
+        3,
+        "another family has some: --family sm80_mma",
+    ),
+    "nothing legal": (["space", "--mnk", "64_64_65"], 3, "is legal for 64_64_65 fp32 tn: see the rules above; another"),
+    "nothing legal to render, in the words of what was asked": (
+        ["render", "--mnk", "64_65_64", "--layout", "nn", "--family", "sm90_small"],
+        3,
+        "`cudal2 space --arch sm90 --mnk 64_65_64 --acc fp32 --layout nn --dtype fp16 --family sm90_small` says why",
+    ),
+    "nothing legal to build": (["build", "--mnk", "64_64_65"], 3, "--family sm80_mma"),
     "unknown space": (["space", "--mnk", "64_64_64", "--space", "nowhere"], 2, "nowhere"),
     "render without a shape": (["render"], 2, "--mnk"),
     "render nonsense": (["render", "--config", "fast"], 2, "fast"),
@@ -280,6 +297,26 @@ def test_space_shows_the_axes_that_a_narrowing_leaves(run) -> None:
     assert code == 0 and len(lines) == 1 + len(SM90_WS_AXES)
     assert lines[1].split()[:3] == ["tile_m", "128,", "256"] and "rows of C per CTA tile" in lines[1]
     assert sum("run time" in line for line in lines) == 4
+
+
+def test_the_axes_need_no_shape_and_all_of_space_is_one_json_value(run) -> None:
+    axes = {axis["axis"]: axis for axis in json.loads(run("space", "--axes", "--json")[1])}
+    assert list(axes) == [axis.name for axis in SM90_WS_AXES]
+    assert axes["l2_prefetch"]["values"] == [0, 2, 64] and not axes["l2_prefetch"]["compile_time"]
+    shape = ["space", "--mnk", "64_4096_64", "--family", "sm90_small", "--json"]
+    names = json.loads(run(*shape, "--list", "2")[1])
+    assert len(names) == 2
+    said = json.loads(run(*shape, "--explain", names[0])[1])
+    assert said == {"config": names[0], "mnk": "64_4096_64", "legal": True, "reasons": []}
+    code, stdout, _ = run(*shape, "--explain", "64x8x64_s1_mma4_k1")
+    assert code == 2 and "mma.sync needs 16 rows" in json.loads(stdout)["reasons"][0]
+
+
+def test_a_table_says_where_its_choices_are_from(run) -> None:
+    _, _, stderr = run("table", "lookup", "--mnk", "64_4096_64", "--dtype", "bf16")
+    assert "table taken over: sm90_132sm_141gb_bf16_tn" in stderr and "None" not in stderr
+    _, _, stderr = run("table", "show", "--table", str(ROOT / "cudal2/data/tables/a100_fp32_tn.json"))
+    assert stderr.rstrip().endswith("6 shapes, tuned on NVIDIA H200")
 
 
 def test_a_missing_extra_names_the_command(run, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from cudal2.arch import ARCHS, Arch
 from cudal2.bench.baselines import contestants
-from cudal2.errors import UsageError
+from cudal2.errors import NothingValidError, UsageError
 from cudal2.problem import Acc, Dtype, Layout, Problem, require_accumulator
 from cudal2.space.config import CONFIGS, KernelConfig, Sm80MmaConfig, Sm90SmallConfig, Sm90WsConfig
 
@@ -239,6 +239,30 @@ def family(arguments: argparse.Namespace) -> str:
     return search_space(arguments).family.name
 
 
+def nothing_legal(arguments: argparse.Namespace, problem: Problem, advice: str = "") -> NothingValidError:
+    """The error for a shape that the space has no configuration for; it names a family that has some.
+
+    Args:
+        arguments: What :func:`search_space` was made of.
+        problem: The shape.
+        advice: What to do; by default the command that says what each rule removes.
+    """
+    from cudal2.space.families import FAMILIES
+    from cudal2.space.space import SearchSpace
+
+    space = search_space(arguments)
+    others = [one for one in FAMILIES.values() if one is not space.family and one.runs_on(arguments.arch)]
+    able = [one.name for one in others if any(SearchSpace(arguments.arch, None, one.name).enumerate(problem))]
+    kind = f"--acc {problem.acc} --layout {problem.layout} --dtype {problem.dtype}"
+    narrowed = f" --space {arguments.space}" if arguments.space else f" --family {space.family.name}"
+    command = f"cudal2 space --arch {arguments.arch.name} --mnk {problem.mnk} {kind}{narrowed}"
+    return NothingValidError(
+        f"no configuration of {space.family.name} is legal for {problem.mnk} {problem.precision} {problem.layout}: "
+        + (advice or f"`{command}` says why")
+        + (f"; another family has some: --family {' or '.join(able)}" if able else "")
+    )
+
+
 def build_cache(arguments: argparse.Namespace) -> BuildCache:
     """The build cache asked for."""
     from cudal2.build.cache import BuildCache
@@ -256,7 +280,7 @@ def config(text: str) -> KernelConfig:
         try:
             values = json.loads(text)
         except (ValueError, RecursionError) as error:
-            raise UsageError(f"--config is not valid JSON: {error}") from None
+            raise UsageError(f"the configuration is not valid JSON: {error}") from None
         return _on_axes(KernelConfig.from_dict(values))
     for kind, pattern in _NAMES.items():
         match = pattern.fullmatch(text) if len(text) <= _NAME_CHARS else None

@@ -66,11 +66,14 @@ def _requests(arguments: argparse.Namespace) -> list[Any]:
     if given and not shared.chosen_shapes(arguments):
         return [(config, *shared.signature(arguments)) for config in given]
     requests: dict[str, Any] = {}
-    for problem in shared.problems(arguments):
+    problems = shared.problems(arguments)
+    for problem in problems:
         for config in islice(_legal(arguments, spaces, problem), arguments.limit):
             requests.setdefault(config.build_name, (config, *problem.signature))
     if not requests:
-        raise NothingValidError("no configuration is legal for these shapes: `cudal2 space --mnk M_N_K` says why")
+        if given:
+            raise NothingValidError("none of the configurations given is legal for any of these shapes")
+        raise shared.nothing_legal(arguments, problems[0])
     return list(requests.values())
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from cudal2.cli import arguments as shared
 from cudal2.cli.output import note
-from cudal2.errors import NothingValidError, UsageError
+from cudal2.errors import UsageError
 from cudal2.space.config import KernelConfig
 
 _EPILOG = """examples:
@@ -65,7 +65,5 @@ def _config(arguments: argparse.Namespace) -> KernelConfig:
     problem = Problem.parse(arguments.mnk, *shared.signature(arguments))
     first = next(shared.search_space(arguments).enumerate(problem), None)
     if first is None:
-        raise NothingValidError(
-            f"no configuration is legal for {problem.mnk}: `cudal2 space --mnk {problem.mnk}` says why"
-        )
+        raise shared.nothing_legal(arguments, problem)
     return first

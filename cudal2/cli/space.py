@@ -8,11 +8,11 @@ from typing import Any
 
 from cudal2.cli import arguments as shared
 from cudal2.cli.output import counted, print_json, print_table
-from cudal2.errors import NothingValidError, UsageError
+from cudal2.errors import UsageError
 
 _EPILOG = """examples:
   cudal2 space --mnk 64_4096_64                 what each rule removes, and how many are legal
-  cudal2 space --mnk 64_4096_64 --axes          the axes, their values and meaning
+  cudal2 space --axes                           the axes, their values and meaning; needs no shape
   cudal2 space --mnk 64_4096_64 --list 5        names of the first five legal configurations
   cudal2 space --mnk 64_4096_64 --explain 128x128x64_s4_coop2_c1x1_k1_tma_o1_m1
 
@@ -25,7 +25,7 @@ def add(commands: Any) -> argparse.ArgumentParser:
         "space", help="what each legality rule removes for a shape", description=__doc__, epilog=_EPILOG
     )
     shared.add_arch(parser)
-    parser.add_argument("--mnk", required=True, metavar="M_N_K", help="the shape, for example 64_4096_64")
+    parser.add_argument("--mnk", metavar="M_N_K", help="the shape, for example 64_4096_64; only --axes needs none")
     shared.add_kind(parser)
     shared.add_space(parser)
     parser.add_argument(
@@ -43,15 +43,18 @@ def run(arguments: argparse.Namespace) -> int:
     """Runs the command."""
     from cudal2.problem import Problem
 
-    problem = Problem.parse(arguments.mnk, *shared.signature(arguments))
-    if arguments.explain:
-        config = shared.config(arguments.explain)
-        return _explain(shared.space_of(arguments, config.family, config.name), problem, config)
-    space = shared.search_space(arguments)
+    signature = shared.signature(arguments)
     if arguments.axes:
-        return _axes(space)
+        return _axes(shared.search_space(arguments), arguments.json)
+    if not arguments.mnk:
+        raise UsageError("no shape given: use --mnk M_N_K; only --axes needs none")
+    problem = Problem.parse(arguments.mnk, *signature)
+    if arguments.explain is not None:
+        config = shared.config(arguments.explain)
+        return _explain(shared.space_of(arguments, config.family, config.name), problem, config, arguments.json)
+    space = shared.search_space(arguments)
     if arguments.list:
-        return _list(space, problem, arguments.list)
+        return _list(arguments, space, problem)
     removed = space.removed_by_rule(problem)
     total, legal = space.total, space.legal_count(problem)
     if arguments.json:
@@ -70,25 +73,30 @@ def run(arguments: argparse.Namespace) -> int:
         rows = [*removed.items(), ("(all configurations)", total), ("(legal)", legal)]
         print_table(("rule", "removes"), [(name, f"{count:,}") for name, count in rows])
     if legal == 0:
-        raise _nothing_legal(problem, "see the rules above")
+        raise shared.nothing_legal(arguments, problem, "see the rules above")
     return 0
 
 
-def _list(space: Any, problem: Any, count: int) -> int:
-    names = [config.name for config in islice(space.enumerate(problem), count)]
+def _list(arguments: argparse.Namespace, space: Any, problem: Any) -> int:
+    names = [config.name for config in islice(space.enumerate(problem), arguments.list)]
     if not names:
-        raise _nothing_legal(problem, "the same command without --list says what each rule removes")
-    print(*names, sep="\n")
+        raise shared.nothing_legal(arguments, problem)
+    if arguments.json:
+        print_json(names)
+    else:
+        print(*names, sep="\n")
     return 0
 
 
-def _nothing_legal(problem: Any, advice: str) -> NothingValidError:
-    return NothingValidError(
-        f"no configuration is legal for {problem.mnk} {problem.precision} {problem.layout}: {advice}"
-    )
-
-
-def _axes(space: Any) -> int:
+def _axes(space: Any, as_json: bool) -> int:
+    if as_json:
+        print_json(
+            [
+                {"axis": axis.name, "values": axis.values, "compile_time": axis.compile_time, "meaning": axis.doc}
+                for axis in space.axes
+            ]
+        )
+        return 0
     rows = [
         (axis.name, axis.listing, "compile time" if axis.compile_time else "run time", axis.doc) for axis in space.axes
     ]
@@ -96,11 +104,12 @@ def _axes(space: Any) -> int:
     return 0
 
 
-def _explain(space: Any, problem: Any, config: Any) -> int:
+def _explain(space: Any, problem: Any, config: Any, as_json: bool) -> int:
     reasons = space.explain(config, problem)
-    for reason in reasons:
-        print(reason)
+    if as_json:
+        print_json({"config": config.name, "mnk": problem.mnk, "legal": not reasons, "reasons": reasons})
+    else:
+        print(*reasons or ["legal"], sep="\n")
     if reasons:
         raise UsageError(f"{config.name} is illegal for {problem.mnk} by {counted(len(reasons), 'rule')}")
-    print("legal")
     return 0

@@ -118,7 +118,10 @@ def _load(arguments: argparse.Namespace) -> KernelTable:
     from cudal2.table import KernelTable
 
     table = KernelTable.load(arguments.table, None, *shared.signature(arguments))
-    note(f"table {table.path}: {table.header.kind}, {len(table)} shapes")
+    # Choices taken over from a table of another type are of no file.
+    origin = f"table {table.path}" if table.path else "table taken over"
+    elsewhere = f", {table.header.soft['gpu']}" if table.header.tuned_elsewhere else ""
+    note(f"{origin}: {table.header.kind}, {len(table)} shapes{elsewhere}")
     return table
 
 

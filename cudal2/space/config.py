@@ -75,9 +75,11 @@ class KernelConfig:
         values = dict(values)
         family = values.pop("family", Sm90WsConfig.family)
         kind = CONFIGS.get(family) if isinstance(family, str) else None
-        names = {field.name for field in fields(kind)} if kind else set()
-        values = {**kind.added_defaults(), **values} if kind else values
-        if kind is None or set(values) != names:
+        if kind is None:
+            raise UsageError(f"{str(family)[:40]!r} is no kernel family of this version: {', '.join(CONFIGS)} are")
+        names = {field.name for field in fields(kind)}
+        values = {**kind.added_defaults(), **values}
+        if set(values) != names:
             wrong = sorted(set(values) ^ names)
             raise UsageError(
                 f"configuration of family '{family}' has wrong or missing fields {wrong}: made by another version?"
