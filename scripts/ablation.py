@@ -70,26 +70,35 @@ def markers(place: str) -> tuple[str, str]:
 def main() -> None:
     """Prints the table, or writes it into a page."""
     parser = Parser(description=__doc__)
-    parser.add_argument("--family", choices=tuple(FAMILIES), default="sm90_ws", help="of the shipped recording")
+    parser.add_argument("--family", choices=tuple(FAMILIES), default="", help="default: the recording's, or sm90_ws")
     parser.add_argument("--recording", type=Path, help="recording (default: the shipped one)")
     parser.add_argument("--readme", type=Path, help="page with the ablation markers")
     parser.add_argument("--place", help="what the markers are of (default: the family)")
     arguments = parser.parse_args()
-    path = arguments.recording or bundled_recording(family=arguments.family)
-    page = table(relative_times(path), path, arguments.place)
+    path = arguments.recording or bundled_recording(family=arguments.family or next(iter(FAMILIES)))
+    times = relative_times(path, arguments.family)
+    page = table(times, path, arguments.place)
     if arguments.readme is None:
         print(page)
         return
-    begin, end = markers(arguments.place or arguments.family)
+    begin, end = markers(arguments.place or family_in(times))
     text = arguments.readme.read_text()
     if begin not in text or end not in text:
         raise UsageError(f"{arguments.readme} has no place for the table: {begin} and {end}")
     arguments.readme.write_text(f"{text.partition(begin)[0]}{begin}\n{page}\n{end}{text.partition(end)[2]}")
 
 
-def relative_times(path: Path) -> Times:
-    """Time over the reference of the same rounds, or the time, by shape and configuration; in the usual PDL setting."""
+def relative_times(path: Path, family: str = "") -> Times:
+    """Time over the reference of the same rounds, or the time, by shape and configuration; in the usual PDL setting.
+
+    Raises:
+        UsageError: The recording holds nothing of the family, or without one, kernels of several.
+    """
     rows = [row for row in read_records(path).measurements if row.ok and row.config is not None]
+    found = sorted({row.config.family for row in rows if row.config is not None})
+    if family not in found and (family or len(found) != 1):
+        raise UsageError(f"{path} holds kernels of {', '.join(found) or 'no family'}: name one of them by --family")
+    rows = [row for row in rows if row.config is not None and row.config.family == (family or found[0])]
     pdl = 2 * sum(row.pdl for row in rows) >= len(rows)
     columns: dict[Problem, list[Measurement]] = defaultdict(list)
     for row in rows:
@@ -104,9 +113,14 @@ def relative_times(path: Path) -> Times:
     return times
 
 
+def family_in(times: Times) -> str:
+    """The kernel family that all are of."""
+    return next(config.family for column in times.values() for config in column)
+
+
 def table(times: Times, source: Path, place: str | None = None) -> str:
     """One line per ablation, as Markdown."""
-    family = FAMILIES[next(config.family for column in times.values() for config in column)]
+    family = FAMILIES[family_in(times)]
     command = ["python scripts/ablation.py", "--readme kernels/README.md"]
     command[1:1] = [f"--family {family.name}"] if family is not next(iter(FAMILIES.values())) else []
     command += [f"--recording {source}"] if source.parent.name == "searched" else []

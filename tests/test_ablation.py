@@ -4,9 +4,12 @@ import importlib.util
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
+
+from cudal2.errors import UsageError
 from cudal2.problem import Problem
 from cudal2.records.recording import bundled_recording
-from cudal2.space.config import Sm80MmaConfig, Sm90WsConfig
+from cudal2.space.config import Sm80MmaConfig, Sm90SmallConfig, Sm90WsConfig
 from cudal2.space.families import FAMILIES
 
 ROOT = Path(__file__).parents[1]
@@ -23,6 +26,16 @@ def test_the_page_holds_the_table_of_the_shipped_recording():
     path = bundled_recording()
     page = (ROOT / "kernels" / "README.md").read_text()
     assert ablation.table(ablation.relative_times(path), path) in page
+
+
+def test_records_of_several_families_are_read_one_family_at_a_time():
+    finals = ROOT / "cudal2" / "data" / "finals"
+    small = ablation.relative_times(finals, "sm90_small")
+    assert ablation.family_in(small) == "sm90_small"
+    assert {type(config) for column in small.values() for config in column} == {Sm90SmallConfig}
+    for family in ("", "sm80_mma"):
+        with pytest.raises(UsageError, match="kernels of sm90_small, sm90_ws: name one"):
+            ablation.relative_times(finals, family)
 
 
 def test_each_family_has_its_place_in_the_page_and_its_own_axes():

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from cudal2.cli import main as cli
+from cudal2.cli import search as search_command
 from cudal2.records.recording import Recording
 from cudal2.records.shards import RecordLog
 from cudal2.table import KernelTable
@@ -60,6 +61,16 @@ def test_a_budget_is_kept_and_a_seed_repeats(run, recording: Path) -> None:
     first, again, other = (json.loads(run(*arguments, seed)[1]) for seed in ("1", "1", "2"))
     assert first == again != other
     assert all(row["measured"] == 5 for row in first)
+
+
+def test_a_beam_begins_with_the_best_of_the_family_that_it_searches(run) -> None:
+    # The best of this shape in the shipped finals is of another family.
+    finals = ROOT / "cudal2" / "data" / "finals"
+    begin = ["search", "--backend", "replay", "--strategy", "beam", "--from", finals, "--budget", "3", "--shapes"]
+    code, _, stderr = run(*begin, "64_4096_64", "64_64_16384")
+    assert code == 0 and "--from: records of" in stderr
+    rows = search_command._starts([finals], "sm90_ws")
+    assert rows and {config.family for configs in rows.values() for config in configs} == {"sm90_ws"}
 
 
 def test_a_shape_that_was_not_recorded(run, recording: Path) -> None:

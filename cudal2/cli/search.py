@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cudal2.cli import arguments as shared
-from cudal2.cli.output import note, print_json, print_table
+from cudal2.cli.output import counted, note, print_json, print_table
 from cudal2.cli.runners import Opened, add_backend, open_runner
 from cudal2.errors import NothingValidError, UsageError
 
@@ -88,7 +88,10 @@ def _strategy(arguments: argparse.Namespace, opened: Opened) -> Strategy:
     from cudal2.search.strategies import STRATEGIES as KNOWN
 
     if arguments.starts:
-        return beam_from(_starts(arguments.starts))
+        starts = _starts(arguments.starts, opened.runner.space.family.name)
+        known = sum(problem in starts for problem in opened.problems)
+        note(f"--from: records of {known} of {counted(len(opened.problems), 'shape')}, else the analytic model's order")
+        return beam_from(starts)
     if arguments.strategy in KNOWN:
         return KNOWN[arguments.strategy]
     from cudal2.rl.rank import policy_strategy
@@ -96,13 +99,13 @@ def _strategy(arguments: argparse.Namespace, opened: Opened) -> Strategy:
     return policy_strategy(arguments.run_dir, opened.runner.space)
 
 
-def _starts(records: list[Path]) -> dict[Problem, list[KernelConfig]]:
-    """The best few of each problem in earlier records."""
+def _starts(records: list[Path], family: str) -> dict[Problem, list[KernelConfig]]:
+    """The best few of each problem in earlier records, of the family that is searched."""
     from cudal2.records.recording import read_records
     from cudal2.runners.finals import best_configs
 
     rows = [row for path in records for row in read_records(path, allow_mixed=True).measurements]
-    return best_configs(rows, STARTS)
+    return best_configs((row for row in rows if row.config is not None and row.config.family == family), STARTS)
 
 
 def _merge(arguments: argparse.Namespace, opened: Opened, results: list[SearchResult]) -> None:
