@@ -15,6 +15,7 @@ from cudal2.bench.server.traffic import Traffic
 from cudal2.cli import eval_server
 from cudal2.cli.main import parser
 from cudal2.problem import Problem
+from cudal2.records import finals
 from cudal2.records.latency import MOST_LOAD
 from cudal2.records.measurement import PROTOCOL_VERSION
 from cudal2.runners import servings
@@ -41,7 +42,10 @@ def test_the_version_is_the_one_in_every_record():
         f"{SETTINGS.final_processes} x {SETTINGS.final_rounds} rounds call one in "
         f"{2 ** (SETTINGS.final_processes * SETTINGS.final_rounds - 1)} won or lost by chance",
         f"above {judge._HEATING_FLOOR_US:g} us a run heats",
-        f"[{SETTINGS.presoak_s:g}] s (`presoak_s`)",
+        f"[{SETTINGS.presoak_s:g}] s (`presoak_s`), above {judge._WARMING_FLOOR_US:g} us for [{SETTINGS.warm_s:g}] s",
+        f"there in [{SETTINGS.final_parts}] parts (`final_parts`;",
+        f"{finals.STEADY_SPREAD:.0%} where the floor is up to {finals.STEADY_FLOOR_US:g} us and "
+        f"{finals.RUN_SPREAD:.0%} above".replace("%", " %"),
         f"marked `{judge.SELECTION_DETAIL}`",
         f"[{SETTINGS.replays}] replays",
         f"more than {SETTINGS.l2_multiple:g} L2 sizes",

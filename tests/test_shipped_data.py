@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 
 import numpy as np
 import pytest
@@ -105,6 +106,33 @@ def test_a_table_is_what_the_measurements_say(path) -> None:  # type: ignore[no-
     assert [entry.to_dict() for entry in table.entries] == [entry.to_dict() for entry in made.entries]
     assert table.header.kind == made.header.kind
     assert {entry.evidence for entry in table.entries} == evidence
+
+
+def test_the_pages_say_where_replays_fall_short_and_how_many_were_searched() -> None:
+    root = data_dir().parents[1]
+    readme, protocol, kernels = (
+        " ".join((root / name).read_text().split()) for name in ("README.md", "docs/protocol.md", "kernels/README.md")
+    )
+    about = " ".join((data_dir() / "README.md").read_text().split())
+    settings = BenchSettings()
+    finals = [row for row in load_finals(None).measurements if row.process_rounds]
+    lasted_ms = np.array([row.median_us * row.launches / 1e3 for row in finals])
+    short = int((lasted_ms < settings.final_replay_ms).sum())
+    assert f"{lasted_ms.min():.1f} ms at worst in finals ({short} of {lasted_ms.size:,} rows under 20)" in readme
+    assert f"of {lasted_ms.size:,} final rows {short}, {lasted_ms.min():.1f} ms at worst" in protocol
+
+    rows = {
+        path.stem: read_records(path, allow_mixed=True).measurements for path in (data_dir() / "searched").glob("*")
+    }
+    searched_ms = np.array([row.median_us * row.launches / 1e3 for found in rows.values() for row in found])
+    short = int((searched_ms < settings.replay_ms).sum())
+    assert f"of {searched_ms.size:,} searched rows {short}, {searched_ms.min():.2f} ms at worst" in protocol
+
+    small, large = rows["h200_sm90_small_shortlist_fp32_tn"], rows["h200_sm90_shortlist_fp32_tn"]
+    counts = Counter(problem for problem, _ in {(row.problem, row.config) for row in (*small, *large)}).values()
+    assert f"{min(counts)} to {max(counts)} configurations for each shape of `judge96.yaml`" in about
+    counts = Counter(problem for problem, _ in {(row.problem, row.config) for row in large if row.pdl}).values()
+    assert f"shortlists of {min(counts)} to {max(counts)} configurations for each of {len(counts)} shapes" in kernels
 
 
 def test_both_layouts_of_b_are_served() -> None:
