@@ -16,9 +16,6 @@ from cudal2.problem import Problem
 #: A configuration, or one array per axis.
 Choice = Any
 INT32_MAX = 2**31 - 1
-WARP = 32
-#: Schedulers of a multiprocessor; each has a quarter of the registers for the warps it is dealt.
-PARTITIONS = 4
 
 
 @dataclass(frozen=True)
@@ -43,39 +40,6 @@ class Rule:
 def ceil_div(a: Any, b: Any) -> Any:
     """Smallest integer not below a / b; elementwise on arrays."""
     return -(-a // b)
-
-
-def tile_k_padding(unit: int) -> Rule:
-    """A K tile is no deeper than k in whole units of what one product takes.
-
-    Args:
-        unit: Depth of it, in elements.
-    """
-
-    def rounded(problem: Problem) -> int:
-        return int(ceil_div(problem.k, unit)) * unit
-
-    return Rule(
-        "tile_k_padding",
-        ("tile_k",),
-        lambda c, p, a: c.tile_k <= rounded(p),
-        lambda c, p, a: f"tile_k {c.tile_k} exceeds k = {p.k} rounded up to {rounded(p)}: the rest would be zeros",
-        by_size=True,
-    )
-
-
-def tma_alignment() -> Rule:
-    """Rows of both operands begin on the 16-byte boundaries that tensor maps need."""
-
-    def aligned(choice: Choice, problem: Problem, arch: Arch) -> bool:
-        return problem.k % 8 == 0 and (problem.layout == "tn" or problem.n % 8 == 0)
-
-    def reason(config: Any, problem: Problem, arch: Arch) -> str:
-        name, extent = ("k", problem.k) if problem.k % 8 else ("n", problem.n)
-        needed = f"TMA needs 16-byte row strides, so {name} % 8 == 0; family sm80_mma does without"
-        return f"{name} = {extent} gives rows of {2 * extent} bytes; {needed}"
-
-    return Rule("alignment", (), aligned, reason, by_size=True)
 
 
 def lifted(derive: Callable[[Any], int], *names: str) -> Callable[[Choice], Any]:

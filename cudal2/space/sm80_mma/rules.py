@@ -10,7 +10,8 @@ from cudal2.arch import Arch
 from cudal2.problem import Problem
 from cudal2.space.config import Sm80MmaConfig
 from cudal2.space.raster import raster_rules
-from cudal2.space.rule import INT32_MAX, PARTITIONS, WARP, Choice, Rule, ceil_div, lifted, tile_k_padding
+from cudal2.space.rule import INT32_MAX, Choice, Rule, ceil_div, lifted
+from cudal2.space.shared_rules import WARP, occupancy, register_share, shared_memory, tile_k_padding
 from cudal2.space.sm80_mma import geometry as geo
 
 #: Registers a thread needs beside accumulators and fragments: addresses, predicates, loop state. Of 130 compiles (NVRTC
@@ -26,9 +27,7 @@ _WARP_AXES = ("tile_m", "tile_n", "warps_m", "warps_n")
 
 def register_cap(choice: Choice, arch: Arch) -> Any:
     """Registers one thread may use."""
-    warps = ceil_div(choice.ctas_per_sm * choice.warps_m * choice.warps_n, PARTITIONS)
-    share = arch.registers_per_sm // PARTITIONS // (warps * WARP) // 8 * 8
-    return np.minimum(share, arch.registers_per_thread)
+    return register_share(choice.ctas_per_sm * choice.warps_m * choice.warps_n, arch)
 
 
 def accumulator_registers(choice: Choice, problem: Problem) -> Any:
@@ -119,27 +118,6 @@ def _fits_registers_reason(c: Sm80MmaConfig, problem: Problem, arch: Arch) -> st
     )
 
 
-def _fits_smem(c: Choice, problem: Problem, arch: Arch) -> Any:
-    return _smem(c) <= arch.smem_bytes_per_block
-
-
-def _fits_smem_reason(c: Sm80MmaConfig, problem: Problem, arch: Arch) -> str:
-    return f"{geo.smem_bytes(c)} bytes of shared memory exceed the {arch.smem_bytes_per_block} a CTA may have"
-
-
-def _fits_sm(c: Choice, problem: Problem, arch: Arch) -> Any:
-    smem = c.ctas_per_sm * (_smem(c) + arch.smem_reserved_bytes) <= arch.smem_bytes_per_sm
-    return smem & (c.ctas_per_sm * c.warps_m * c.warps_n * WARP <= arch.threads_per_sm)
-
-
-def _fits_sm_reason(c: Sm80MmaConfig, problem: Problem, arch: Arch) -> str:
-    smem = c.ctas_per_sm * (geo.smem_bytes(c) + arch.smem_reserved_bytes)
-    return (
-        f"{c.ctas_per_sm} CTAs per SM take {smem} bytes of shared memory and {c.ctas_per_sm * geo.threads(c)} threads; "
-        f"an SM has {arch.smem_bytes_per_sm} bytes and {arch.threads_per_sm} threads"
-    )
-
-
 def _addressable(c: Choice, problem: Problem, arch: Arch) -> Any:
     tiles_m, tiles_n = _tiles_m(c, problem), _tiles_n(c, problem)
     inside = (tiles_m * c.tile_m <= INT32_MAX) & (tiles_n * c.tile_n <= INT32_MAX)
@@ -173,8 +151,8 @@ RULES: tuple[Rule, ...] = (
         _fits_registers,
         _fits_registers_reason,
     ),
-    Rule("shared_memory", _BODY_AXES, _fits_smem, _fits_smem_reason),
-    Rule("occupancy", (*_BODY_AXES, "warps_m", "warps_n", "ctas_per_sm"), _fits_sm, _fits_sm_reason),
+    shared_memory(_smem, _BODY_AXES),
+    occupancy(_smem, geo.threads, (*_BODY_AXES, "warps_m", "warps_n")),
     tile_k_padding(geo.BLOCK),
     Rule("size", ("tile_m", "tile_n", "tile_k"), _addressable, _addressable_reason, by_size=True),
     Rule("stages_depth", ("tile_k", "stages"), _stages_fill, _stages_fill_reason, by_size=True),

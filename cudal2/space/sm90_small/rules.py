@@ -9,7 +9,8 @@ import numpy as np
 from cudal2.arch import Arch
 from cudal2.problem import Problem
 from cudal2.space.config import Sm90SmallConfig
-from cudal2.space.rule import INT32_MAX, Choice, Rule, ceil_div, lifted, tile_k_padding, tma_alignment
+from cudal2.space.rule import INT32_MAX, Choice, Rule, ceil_div, lifted
+from cudal2.space.shared_rules import shared_memory, split_k_depth, tile_k_padding, tma_alignment
 from cudal2.space.sm90_small import geometry as geo
 
 #: Columns of a warp by mma.sync: with 128 its fragments of one K step of 64 and its sums take 208 registers.
@@ -51,23 +52,6 @@ def _boxes_reason(c: Sm90SmallConfig, problem: Problem, arch: Arch) -> str:
     )
 
 
-def _fits_smem(c: Choice, problem: Problem, arch: Arch) -> Any:
-    return _smem(c) <= arch.smem_bytes_per_block
-
-
-def _fits_smem_reason(c: Sm90SmallConfig, problem: Problem, arch: Arch) -> str:
-    return f"{geo.smem_bytes(c)} bytes of shared memory exceed the {arch.smem_bytes_per_block} a CTA may have"
-
-
-def _has_k_to_split(c: Choice, problem: Problem, arch: Arch) -> Any:
-    return c.split_k <= ceil_div(problem.k, c.tile_k)
-
-
-def _has_k_to_split_reason(c: Sm90SmallConfig, problem: Problem, arch: Arch) -> str:
-    k_tiles = int(ceil_div(problem.k, c.tile_k))
-    return f"split-K {c.split_k} exceeds the {k_tiles} K tiles of {c.tile_k} in k = {problem.k}"
-
-
 def _k_tiles(c: Choice, problem: Problem) -> Any:
     """K tiles of the largest share."""
     return ceil_div(ceil_div(problem.k, c.tile_k), c.split_k)
@@ -104,9 +88,9 @@ RULES: tuple[Rule, ...] = (
     tma_alignment(),
     Rule("warps_share_tile", _PART_AXES, _shares_tile, _shares_tile_reason),
     Rule("b_box", _PART_AXES, _boxes, _boxes_reason),
-    Rule("shared_memory", _BODY_AXES, _fits_smem, _fits_smem_reason),
+    shared_memory(_smem, _BODY_AXES),
     tile_k_padding(64),
-    Rule("split_k_depth", ("tile_k", "split_k"), _has_k_to_split, _has_k_to_split_reason, by_size=True),
+    split_k_depth(),
     Rule("size", ("tile_m", "tile_n", "tile_k"), _addressable, _addressable_reason, by_size=True),
     Rule("stages_depth", ("tile_k", "split_k", "stages"), _stages_fill, _stages_fill_reason, by_size=True),
     Rule("one_stage", ("tile_k", "split_k", "stages"), _overlaps, _overlaps_reason, by_size=True),

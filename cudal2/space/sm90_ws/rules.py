@@ -14,7 +14,16 @@ from cudal2.arch import Arch
 from cudal2.problem import Problem
 from cudal2.space.config import Sm90WsConfig
 from cudal2.space.raster import raster_rules
-from cudal2.space.rule import INT32_MAX, PARTITIONS, WARP, Choice, Rule, ceil_div, lifted, tile_k_padding, tma_alignment
+from cudal2.space.rule import INT32_MAX, Choice, Rule, ceil_div, lifted
+from cudal2.space.shared_rules import (
+    WARP,
+    occupancy,
+    register_share,
+    shared_memory,
+    split_k_depth,
+    tile_k_padding,
+    tma_alignment,
+)
 from cudal2.space.sm90_ws import geometry as geo
 
 #: Registers a consumer thread needs beside its accumulators: addresses, descriptors, barrier phases. Measured over
@@ -40,10 +49,9 @@ _setmaxnreg = lifted(geo.uses_setmaxnreg, "consumers", "ctas_per_sm")
 
 def register_cap(choice: Choice, arch: Arch) -> Any:
     """Registers one consumer thread may use, after setmaxnreg where it is used."""
-    warps = ceil_div(choice.ctas_per_sm * _threads(choice) // WARP, PARTITIONS)
-    share = arch.registers_per_sm // PARTITIONS // (warps * WARP) // 8 * 8
+    share = register_share(choice.ctas_per_sm * _threads(choice) // WARP, arch)
     moved = np.where(np.equal(choice.consumers, 2), geo.SETMAXNREG[2][1], THREE_CONSUMERS_CAP)
-    return np.where(_setmaxnreg(choice), moved, np.minimum(share, arch.registers_per_thread))
+    return np.where(_setmaxnreg(choice), moved, share)
 
 
 def _wgmma_m(choice: Choice) -> Any:
@@ -123,25 +131,6 @@ def _fits_registers_reason(c: Sm90WsConfig, problem: Problem, arch: Arch) -> str
     return f"{needed} accumulator and {working} working registers per thread exceed the {cap} it has"
 
 
-def _fits_smem(c: Choice, problem: Problem, arch: Arch) -> Any:
-    return _smem(c) <= arch.smem_bytes_per_block
-
-
-def _fits_sm(c: Choice, problem: Problem, arch: Arch) -> Any:
-    smem = c.ctas_per_sm * (_smem(c) + arch.smem_reserved_bytes) <= arch.smem_bytes_per_sm
-    threads = c.ctas_per_sm * _threads(c) <= arch.threads_per_sm
-    return smem & threads & (_threads(c) <= arch.threads_per_block)
-
-
-def _fits_sm_reason(c: Sm90WsConfig, problem: Problem, arch: Arch) -> str:
-    smem = c.ctas_per_sm * (geo.smem_bytes(c) + arch.smem_reserved_bytes)
-    threads = c.ctas_per_sm * geo.threads(c)
-    return (
-        f"{c.ctas_per_sm} CTAs per SM take {smem} bytes of shared memory and {threads} threads; "
-        f"an SM has {arch.smem_bytes_per_sm} bytes and {arch.threads_per_sm} threads"
-    )
-
-
 def _forms_cluster(c: Choice, problem: Problem, arch: Arch) -> Any:
     return (c.cluster_m * c.cluster_n <= MULTICAST_CTAS) & (_cluster_ctas(c) <= arch.cluster_size_max)
 
@@ -163,10 +152,6 @@ def _splits_k_reason(c: Sm90WsConfig, problem: Problem, arch: Arch) -> str:
         f"split-K {c.split_k} needs the coop schedule, the direct epilogue and no persistence; "
         f"this is {c.schedule}, {c.epilogue}, persistent {c.persistent}"
     )
-
-
-def _has_k_to_split(c: Choice, problem: Problem, arch: Arch) -> Any:
-    return c.split_k <= ceil_div(problem.k, c.tile_k)
 
 
 def _slices_whole(c: Choice, problem: Problem, arch: Arch) -> Any:
@@ -241,15 +226,8 @@ RULES: tuple[Rule, ...] = (
         _fits_registers,
         _fits_registers_reason,
     ),
-    Rule(
-        "shared_memory",
-        _BODY_AXES,
-        _fits_smem,
-        lambda c, p, a: (
-            f"{geo.smem_bytes(c)} bytes of shared memory exceed the {a.smem_bytes_per_block} a CTA may have"
-        ),
-    ),
-    Rule("occupancy", (*_BODY_AXES, "ctas_per_sm"), _fits_sm, _fits_sm_reason),
+    shared_memory(_smem, _BODY_AXES),
+    occupancy(_smem, _threads, _BODY_AXES),
     Rule("cluster", ("cluster_m", "cluster_n", "split_k"), _forms_cluster, _forms_cluster_reason),
     Rule(
         "pingpong_persistent",
@@ -276,13 +254,7 @@ RULES: tuple[Rule, ...] = (
         by_size=True,
     ),
     tile_k_padding(64),
-    Rule(
-        "split_k_depth",
-        ("tile_k", "split_k"),
-        _has_k_to_split,
-        lambda c, p, a: f"split-K {c.split_k} exceeds the {ceil_div(p.k, c.tile_k)} K tiles of {c.tile_k} in k = {p.k}",
-        by_size=True,
-    ),
+    split_k_depth(),
     Rule("size", (*_TILING, "tile_k", "split_k"), _addressable, _addressable_reason, by_size=True),
     Rule(
         "stages_depth",
