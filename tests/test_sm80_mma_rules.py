@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -11,7 +10,6 @@ import pytest
 
 from cudal2.arch import SM80, SM86, SM90
 from cudal2.problem import Problem
-from cudal2.space.axes import SM80_MMA_AXES
 from cudal2.space.config import Sm80MmaConfig
 from cudal2.space.sm80_mma import geometry
 from cudal2.space.sm80_mma.rules import RULES, register_cap
@@ -76,20 +74,6 @@ def test_the_limit_is_where_it_says(name: str, change: dict[str, Any], met: Prob
 
 def test_every_rule_has_a_refusal_case() -> None:
     assert {case[0] for case in REFUSALS} == {rule.name for rule in RULES}
-
-
-@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.name)
-def test_a_rule_says_of_many_what_it_says_of_each(rule) -> None:  # type: ignore[no-untyped-def]
-    rng = np.random.default_rng(0)
-    configs = [
-        Sm80MmaConfig(**{axis.name: axis.values[rng.integers(len(axis))] for axis in SM80_MMA_AXES}) for _ in range(200)
-    ]
-    batch = SimpleNamespace(
-        **{axis.name: np.array([getattr(config, axis.name) for config in configs]) for axis in SM80_MMA_AXES}
-    )
-    for problem in (LARGE, Problem(123, 456, 789), Problem(64, 512, 40, "fp16", "nn")):
-        together = np.broadcast_to(np.asarray(rule.allows(batch, problem, SM90)), len(configs))
-        assert [bool(rule.allows(config, problem, SM90)) for config in configs] == together.tolist()
 
 
 @pytest.mark.parametrize("arch", [SM90, SM80, SM86], ids=lambda arch: arch.name)

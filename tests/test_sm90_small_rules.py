@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -12,7 +11,6 @@ import pytest
 from cudal2.arch import SM90
 from cudal2.problem import Problem
 from cudal2.settings import load_space
-from cudal2.space.axes import SM90_SMALL_AXES
 from cudal2.space.config import Sm90SmallConfig
 from cudal2.space.sm90_small import geometry
 from cudal2.space.sm90_small.rules import RULES
@@ -74,18 +72,6 @@ def test_the_limit_is_where_it_says(config: Sm90SmallConfig, name: str, met: Pro
 
 def test_every_rule_has_a_refusal_case() -> None:
     assert {case[1] for case in REFUSALS} == {rule.name for rule in RULES}
-
-
-@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.name)
-def test_a_rule_says_of_many_what_it_says_of_each(rule) -> None:  # type: ignore[no-untyped-def]
-    rng = np.random.default_rng(0)
-    configs = [C(**{axis.name: axis.values[rng.integers(len(axis))] for axis in SM90_SMALL_AXES}) for _ in range(200)]
-    batch = SimpleNamespace(
-        **{axis.name: np.array([getattr(config, axis.name) for config in configs]) for axis in SM90_SMALL_AXES}
-    )
-    for problem in (SMALL, Problem(123, 456, 789), Problem(64, 512, 40, "fp16", "nn")):
-        together = np.broadcast_to(np.asarray(rule.allows(batch, problem, SM90)), len(configs))
-        assert [bool(rule.allows(config, problem, SM90)) for config in configs] == together.tolist()
 
 
 @pytest.mark.parametrize("mnk", ["64_64_64", "64_4096_64", "256_256_256", "1_8_8", "64_64_16384", "1000_104_88"])
