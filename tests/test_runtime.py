@@ -6,6 +6,7 @@ import subprocess
 import sys
 import threading
 import time
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -283,6 +284,18 @@ def test_the_log_does_not_fill_up(caplog):
     for index in range(600):
         op._say_once(f"shape {index}")
     assert len(caplog.records) == 500
+
+
+def test_a_table_of_older_kernels_or_another_gpu_says_so_once(tmp_path, caplog):
+    shipped = KernelTable.load()
+    older = replace(shipped.header, soft={**shipped.header.soft, "generator_version": "0123456789abcdef"})
+    KernelTable(older, shipped.entries).save(tmp_path / "older.json")
+    for _ in range(2):
+        assert len(op._table_file(tmp_path / "older.json")) == len(shipped)
+    (said,) = [text for text in caplog.messages if "generator_version" in text]
+    assert "older.json: generator_version: measured with 0123456789abcdef, here" in said and "measure anew" in said
+    op._table_file(shipped.path.with_name("a100_fp32_tn.json"))
+    assert sum("tuned on NVIDIA H200, nothing was measured" in text for text in caplog.messages) == 1
 
 
 def test_a_choice_of_the_table_is_not_worth_a_warning(monkeypatch, caplog):

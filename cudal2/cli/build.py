@@ -52,7 +52,7 @@ def run(arguments: argparse.Namespace) -> int:
     requests = _requests(arguments)
     cache = shared.build_cache(arguments)
     toolchain = resolve_toolchain(cache, arguments.arch)
-    note(f"{counted(len(requests), 'kernel')} to build or find in {cache.root}")
+    note(f"{counted(len(requests), 'kernel')} to build or find in {cache.root}; what differs at run time shares one")
     started = time.perf_counter()
     with Progress("build", total=len(requests)) as progress:
         results = build_all(requests, cache, toolchain, arguments.jobs, on_done=lambda _: progress.advance())

@@ -115,7 +115,7 @@ def _merge(arguments: argparse.Namespace, opened: Opened, results: list[SearchRe
     evidence: Evidence = "exhaustive" if arguments.strategy == "exhaustive" and not arguments.budget else "searched"
     acc, layout, dtype = shared.signature(arguments)
     found = KernelTable.from_measurements(rows, opened.fingerprint, acc, layout, evidence=evidence, dtype=dtype)
-    note(f"{arguments.table}: {len(found.save_merged(arguments.table))} shapes")
+    note(f"{arguments.table}: {counted(len(found.save_merged(arguments.table)), 'shape')}")
 
 
 def _row(result: SearchResult) -> dict[str, Any]:

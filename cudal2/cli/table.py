@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cudal2.cli import arguments as shared
-from cudal2.cli.output import note, print_json, print_table
+from cudal2.cli.output import counted, note, print_json, print_table
 from cudal2.errors import NothingValidError, UsageError
 from cudal2.problem import precision_of
 
@@ -118,10 +118,8 @@ def _load(arguments: argparse.Namespace) -> KernelTable:
     from cudal2.table import KernelTable
 
     table = KernelTable.load(arguments.table, None, *shared.signature(arguments))
-    # Choices taken over from a table of another type are of no file.
-    origin = f"table {table.path}" if table.path else "table taken over"
     elsewhere = f", {table.header.soft['gpu']}" if table.header.tuned_elsewhere else ""
-    note(f"{origin}: {table.header.kind}, {len(table)} shapes{elsewhere}")
+    note(f"table {table.path}: {table.header.kind}, {counted(len(table), 'shape')}{elsewhere}")
     return table
 
 
@@ -185,10 +183,11 @@ def _make(arguments: argparse.Namespace) -> int:
             )
         if not len(table):
             where = f" on the shapes of {arguments.shapes_file}" if wanted is not None else ""
+            where += f" that runs on {arguments.arch.name}" if arguments.arch is not None else ""
             raise NothingValidError(f"{path} holds no {precision_of(acc, dtype)} {layout} kernel{where}")
         tables.append(table)
     made = reduce(KernelTable.merge, tables).save_merged(arguments.out, guards)
-    note(f"{arguments.out}: {len(made)} shapes")
+    note(f"{arguments.out}: {counted(len(made), 'shape')}")
     return 0
 
 
@@ -219,7 +218,7 @@ def _merge(arguments: argparse.Namespace) -> int:
     for path in arguments.tables[1:]:
         merged = merged.merge(KernelTable.load(path))
     merged = merged.save_merged(arguments.out)
-    note(f"{arguments.out}: {len(merged)} shapes")
+    note(f"{arguments.out}: {counted(len(merged), 'shape')}")
     return 0
 
 
@@ -232,5 +231,5 @@ def _transfer(arguments: argparse.Namespace) -> int:
         raise UsageError(f"{arguments.table} is for {layout} and {dtype} already: give the other --layout or --dtype")
     made = table.for_layout(layout).for_dtype(dtype).save_merged(arguments.out)
     moved = sum(entry.evidence == "transferred" for entry in made.entries)
-    note(f"{arguments.out}: {len(made)} shapes, {moved} of them transferred")
+    note(f"{arguments.out}: {counted(len(made), 'shape')}, {moved} of them transferred")
     return 0

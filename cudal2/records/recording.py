@@ -227,7 +227,10 @@ def _occurring(configs: list[KernelConfig], fingerprint: Fingerprint) -> SearchS
     """The axis values that occur, of the family of the rows."""
     families = sorted({config.family for config in configs})
     if len(families) > 1:
-        raise RecordError(f"a recording holds one kernel family, and these rows are of {' and '.join(families)}")
+        raise RecordError(
+            f"a recording holds one kernel family, and these rows are of {' and '.join(families)}: "
+            "record and publish each from a directory of its own"
+        )
     values = {name: tuple({getattr(config, name) for config in configs}) for name in axis_names(families[0])}
     arch = arch_of(fingerprint.capability) or SM90
     return SearchSpace(arch, SpaceSettings(values, name="occurring", family=families[0]))

@@ -22,7 +22,7 @@ from cudal2.launch.driver import ensure_context
 from cudal2.problem import Acc, Dtype, Layout, Problem
 from cudal2.runtime.kernels import DeviceKernels, Route
 from cudal2.runtime.operands import ALIGNMENT_BYTES, Operand, derive_problem, overlap
-from cudal2.table import TUNED_ELSEWHERE, Device, KernelTable
+from cudal2.table import Device, KernelTable
 
 logger = logging.getLogger(__name__)
 
@@ -211,18 +211,24 @@ def _default_table(device: Device, acc: Acc, layout: Layout, dtype: Dtype) -> Ke
         table = KernelTable.load(None, device, acc, layout, dtype)
     except TableError as error:
         return str(error)
-    versions = {"generator_version": generator_version(*table.families)} if table.families else {}
-    here = {"cuda": str(torch.version.cuda)} | versions
-    if table.header.soft.get("gpu", "").startswith(TUNED_ELSEWHERE):
-        _say_once(f"table {table.path}: {table.header.soft['gpu']}, nothing was measured on a GPU like this one")
-    for difference in table.header.soft_differences(here):
-        _say_once(f"table {table.path}: {difference}")
+    _say_what_differs(table)
     return table
 
 
 @lru_cache(maxsize=64)
 def _table_file(path: Path) -> KernelTable:
-    return KernelTable.load(path)
+    table = KernelTable.load(path)
+    _say_what_differs(table)
+    return table
+
+
+def _say_what_differs(table: KernelTable) -> None:
+    versions = {"generator_version": generator_version(*table.families)} if table.families else {}
+    here = {"cuda": str(torch.version.cuda)} | versions
+    if table.header.tuned_elsewhere:
+        _say_once(f"table {table.path}: {table.header.soft['gpu']}, nothing was measured on a GPU like this one")
+    for difference in table.header.soft_differences(here):
+        _say_once(f"table {table.path}: {difference}; its choices serve, its times may differ: measure anew to know")
 
 
 def _misplaced(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor | None) -> str:

@@ -42,7 +42,7 @@ class KernelTable:
     Args:
         header: What holds for every entry.
         entries: At most one per shape.
-        path: Where it was loaded from.
+        path: Where it, or the table that its choices were taken over from, was loaded from.
 
     Raises:
         TableError: Two entries are of one shape.
@@ -211,7 +211,7 @@ class KernelTable:
             )
             if entry.config is None or config is not None:
                 entries.append(replace(entry, config=config, evidence="transferred"))
-        return KernelTable(header, entries)
+        return KernelTable(header, entries, self.path)
 
     def save(self, path: Path | str) -> None:
         """Writes the table, replacing what is there.
