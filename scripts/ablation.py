@@ -23,6 +23,7 @@ from cudal2.floor import floor_us
 from cudal2.problem import Problem
 from cudal2.records.measurement import Measurement
 from cudal2.records.recording import bundled_recording, read_records
+from cudal2.report.section import replace_section
 from cudal2.space.axes import Axis
 from cudal2.space.config import KernelConfig
 from cudal2.space.families import FAMILIES
@@ -81,11 +82,7 @@ def main() -> None:
     if arguments.readme is None:
         print(page)
         return
-    begin, end = markers(arguments.place or family_in(times))
-    text = arguments.readme.read_text()
-    if begin not in text or end not in text:
-        raise UsageError(f"{arguments.readme} has no place for the table: {begin} and {end}")
-    arguments.readme.write_text(f"{text.partition(begin)[0]}{begin}\n{page}\n{end}{text.partition(end)[2]}")
+    replace_section(arguments.readme, *markers(arguments.place or family_in(times)), page)
 
 
 def relative_times(path: Path, family: str = "") -> Times:

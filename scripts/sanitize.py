@@ -38,8 +38,9 @@ from cudal2.cli.backend import require_gpu
 from cudal2.cli.main import guarded
 from cudal2.cli.output import note, require_writable
 from cudal2.codegen import build_key
-from cudal2.errors import RecordError, ToolchainError, UsageError
+from cudal2.errors import RecordError, ToolchainError
 from cudal2.problem import Acc, Layout, Problem
+from cudal2.report.section import replace_section
 from cudal2.runners.local import LocalRunner
 from cudal2.space.config import KernelConfig
 from cudal2.space.covering import covering
@@ -223,10 +224,7 @@ def show(record: dict[str, Any], readme: Path | None) -> int:
     if readme is None:
         print(page)
     else:
-        text = readme.read_text(encoding="utf-8")
-        if BEGIN not in text or END not in text:
-            raise UsageError(f"{readme} has no place for the summary: {BEGIN} and {END}")
-        write_atomically(readme, f"{text.partition(BEGIN)[0]}{BEGIN}\n{page}\n{END}{text.partition(END)[2]}")
+        replace_section(readme, BEGIN, END, page)
     return 1 if any(case["findings"] and not case["limit"] for case in record["cases"]) else 0
 
 

@@ -8,8 +8,6 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from cudal2.atomic import write_atomically
-from cudal2.errors import UsageError
 from cudal2.floor import CLASS_NAMES
 from cudal2.records.benchmark import Benchmark
 from cudal2.records.finals import REFERENCE, latest_finals
@@ -18,6 +16,7 @@ from cudal2.records.latency import Latency
 from cudal2.records.shards import Rows, Shards
 from cudal2.report.board import Board, Standing, baseline_title, boards, precision_title
 from cudal2.report.notes import rounds_text, selected_beforehand
+from cudal2.report.section import replace_section
 from cudal2.report.serving import FIGURES, NONE_SERVED, ServerBoard, figures, server_boards
 from cudal2.report.speed import Row, search_markdown, speed_markdown
 from cudal2.report.spread import Judged, Spread
@@ -78,21 +77,12 @@ def update_readme(
     Raises:
         UsageError: The file lacks the markers.
     """
-    text = path.read_text(encoding="utf-8")
-    head, begin, rest = text.partition(BEGIN)
-    _, end, tail = rest.partition(END)
-    if not begin or not end:
-        raise UsageError(f"{path} has no '{BEGIN}' ... '{END}' to write the results between")
     parts = (
         results_markdown(shards, tables, latencies),
         speed_markdown(benchmarks, _kernels_speed(shards)),
         search_markdown(benchmarks),
     )
-    section = "\n\n".join(part for part in parts if part)
-    new = f"{head}{BEGIN}\n{section}\n{END}{tail}"
-    if new != text:
-        write_atomically(path, new)
-    return new != text
+    return replace_section(path, BEGIN, END, "\n\n".join(part for part in parts if part))
 
 
 def _kernels_speed(shards: Shards) -> list[Row]:
