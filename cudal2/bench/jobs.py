@@ -174,21 +174,10 @@ class GpuSession:
         launches, repeats = sized_launches(context.stopwatch, contestant, settings.replay_ms)
         graph = TimedGraph(context.stopwatch, contestant, launches, repeats)
         try:
-            rng = random.Random(f"{settings.seed} {candidate.problem} {candidate.config.name}")
-            used = graph.sets_used
-            aftermath = Aftermath(context.sets, used, rng.randrange(used), rng.randrange(2**31))
-
-            def meanwhile() -> None:
-                aftermath.look()
-                self.clocks.recent(_CLOCKS_AGE_S)
-                self._look_ahead(upcoming)
-
-            timed = [graph, *([context.reference().graph] if reference else [])]
-            times = interleave(timed, settings.replays, rng, first=len(timed) - 1, last=0, meanwhile=meanwhile)
-            clocks = self.clocks.recent(math.inf)
-            status, reason = _verdict(context, aftermath.result(), times[0])
+            times, after = self._replay(context, graph, candidate, reference, upcoming)
         finally:
             self._spent.append(graph)
+        status, reason = _verdict(context, after, times[0])
         good = status is Status.CORRECT
         return candidate.row(
             status,
@@ -198,8 +187,31 @@ class GpuSession:
             launches=graph.launches,
             max_error=checked.max_error,
             bench_s=time.perf_counter() - started,
-            **asdict(clocks),
+            **asdict(self.clocks.recent(math.inf)),
         )
+
+    def _replay(
+        self,
+        context: ProblemContext,
+        graph: TimedGraph,
+        candidate: Candidate,
+        reference: bool,
+        upcoming: Candidate | None,
+    ) -> tuple[list[tuple[float, ...]], CheckResult]:
+        """Microseconds per launch of the candidate and of the reference if wanted; what the candidate's last left."""
+        settings = context.settings
+        rng = random.Random(f"{settings.seed} {candidate.problem} {candidate.config.name}")
+        used = graph.sets_used
+        aftermath = Aftermath(context.sets, used, rng.randrange(used), rng.randrange(2**31))
+
+        def meanwhile() -> None:
+            aftermath.look()
+            self.clocks.recent(_CLOCKS_AGE_S)
+            self._look_ahead(upcoming)
+
+        timed = [graph, *([context.reference().graph] if reference else [])]
+        times = interleave(timed, settings.replays, rng, first=len(timed) - 1, last=0, meanwhile=meanwhile)
+        return times, aftermath.result()
 
     def _look_ahead(self, upcoming: Candidate | None) -> None:
         """What the next step would wait for: earlier graphs are given back, its cubin is loaded."""
