@@ -23,6 +23,7 @@ from cudal2.rl.env import HgemmEnv
 from cudal2.rl.observed import digest
 from cudal2.rl.train import train
 from cudal2.rl.vec_env import HgemmVecEnv
+from cudal2.space.config import Sm90SmallConfig
 
 SEEN = [1, 0.625, 0, 0, 1, 0.5, 1, 0.25, 1, 0.5]
 ABSENT = [0] * 10
@@ -146,3 +147,13 @@ def test_a_checkpoint_from_before_counters_goes_on(runner, tmp_path):
     checkpoint.save(saved, path.parent)
     assert "counters" not in load(path).identity
     assert train(SETTINGS, runner, tmp_path, steps=192, resume=True, progress=False).steps >= 192
+
+
+def test_counters_of_another_kernel_family_are_left_out(runner, passing):
+    problem = runner.problems[1]
+    best = passing[problem][0]
+    book = ProfileBook([of(problem, Sm90SmallConfig(64, 32, 64, 4, "wgmma", 4, 1)), of(problem, best)])
+    env = HgemmEnv(runner, counters=book)
+    env.reset(options={"problem": problem})
+    env.step(act(runner, best))
+    assert list(env.reset(options={"problem": problem})[0][obs.COUNTER]) == SEEN

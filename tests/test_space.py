@@ -327,3 +327,10 @@ def test_recorded_space_keeps_a_few_hundred_configurations_for_every_shape() -> 
         assert 200 <= len(configs) <= 500, problem.mnk
         builds |= {config.build_name for config in configs}
     assert len(builds) <= 500
+
+
+def test_a_space_holds_its_own_values_legal_or_not():
+    config = next(iter(NARROW.enumerate(Problem(512, 512, 512))))
+    assert NARROW.holds(config) and NARROW.holds(replace(config, consumers=1, tile_m=128))
+    assert not NARROW.holds(replace(config, stages=3)) and FULL.holds(replace(config, stages=3))
+    assert not any(SearchSpace(family=name).holds(config) for name in FAMILIES if name != config.family)

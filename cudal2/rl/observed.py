@@ -13,7 +13,6 @@ from cudal2.problem import Problem
 from cudal2.records.counters import Counters, ProfileBook
 from cudal2.rl.observation import BOUND
 from cudal2.rl.scoring import Outcome, Scorer
-from cudal2.space.config import KernelConfig
 from cudal2.space.space import SearchSpace
 
 _REGISTERS_MAX = 255.0
@@ -62,12 +61,8 @@ def _by_key(
     return {
         (indices[profile.problem], space.flat(profile.config)): _observed(profile.counters)
         for profile in book.profiles()
-        if profile.problem in indices and profile.config is not None and _within(profile.config, space)
+        if profile.problem in indices and profile.config is not None and space.holds(profile.config)
     }
-
-
-def _within(config: KernelConfig, space: SearchSpace) -> bool:
-    return all(getattr(config, axis.name) in axis.values for axis in space.axes)
 
 
 def _observed(counters: Counters) -> dict[str, float]:

@@ -150,9 +150,7 @@ class Scorer:
         indices = {problem: index for index, problem in enumerate(self.problems)}
         for row in rows:
             config, index = row.config, indices.get(row.problem)
-            if config is None or index is None:
-                continue
-            if any(getattr(config, axis.name) not in axis.values for axis in self.space.axes):
+            if config is None or index is None or not self.space.holds(config):
                 continue
             key = index * self.space.total + self.space.flat(config)
             if key not in self._known:

@@ -1,4 +1,4 @@
-"""An analytic time model of the ``sm90_ws`` kernel, and the strategy that measures in its order.
+"""An analytic time model of the ``sm90_ws`` kernel, extended to the other families; a strategy measures in its order.
 
 It ranks configurations; its microseconds are estimates and never leave this package as measurements. Constants are
 round figures for an H200, not fitted to any recording, so that ranking a recording by it is a fair baseline.

@@ -77,7 +77,5 @@ def _steps(session: SearchSession, config: KernelConfig) -> Iterator[KernelConfi
 
 
 def _legal(session: SearchSession, config: KernelConfig) -> bool:
-    axes = {axis.name: axis.values for axis in session.space.axes}
-    if config.family != session.space.family.name or any(getattr(config, name) not in axes[name] for name in axes):
-        return False
-    return bool(is_in(np.array([session.space.flat(config)]), session.candidates)[0])
+    space = session.space
+    return space.holds(config) and bool(is_in(np.array([space.flat(config)]), session.candidates)[0])

@@ -23,6 +23,8 @@ from cudal2.space.sm90_ws.rules import RULES as SM90_WS_RULES
 class Geometry(Protocol):
     """What a family derives from its configurations; a module of functions."""
 
+    __file__: str | None
+
     def threads(self, config: Any) -> int:
         """Threads of one CTA."""
 
@@ -47,22 +49,18 @@ class Family:
     """One kernel template and its space.
 
     Attributes:
-        name: As configurations, records and ``--family`` spell it.
         config: Class of its configurations.
         axes: Their fields and the values these may take.
         rules: Which configurations are legal.
         geometry: What a configuration implies.
-        geometry_file: The source of ``geometry``, which decides the template's constants.
         oldest: Lowest compute capability it runs on.
         newest: Highest one.
     """
 
-    name: str
     config: type[KernelConfig]
     axes: tuple[Axis, ...]
     rules: tuple[Rule, ...]
     geometry: Geometry
-    geometry_file: Path
     oldest: tuple[int, int]
     newest: tuple[int, int]
 
@@ -70,41 +68,24 @@ class Family:
         """By name: a family is one object, and its geometry is a module, which cannot be pickled."""
         return _named, (self.name,)
 
+    @property
+    def name(self) -> str:
+        """As configurations, records and ``--family`` spell it."""
+        return self.config.family
+
+    @property
+    def geometry_file(self) -> Path:
+        """The source of ``geometry``, which decides the template's constants."""
+        return Path(str(self.geometry.__file__))
+
     def runs_on(self, arch: Arch) -> bool:
         """Whether its kernels can be compiled for the architecture."""
         return self.oldest <= arch.capability <= self.newest
 
 
-SM90_WS = Family(
-    Sm90WsConfig.family,
-    Sm90WsConfig,
-    SM90_WS_AXES,
-    SM90_WS_RULES,
-    sm90_ws_geometry,
-    Path(sm90_ws_geometry.__file__),
-    (9, 0),
-    (9, 0),
-)
-SM90_SMALL = Family(
-    Sm90SmallConfig.family,
-    Sm90SmallConfig,
-    SM90_SMALL_AXES,
-    SM90_SMALL_RULES,
-    sm90_small_geometry,
-    Path(sm90_small_geometry.__file__),
-    (9, 0),
-    (9, 0),
-)
-SM80_MMA = Family(
-    Sm80MmaConfig.family,
-    Sm80MmaConfig,
-    SM80_MMA_AXES,
-    SM80_MMA_RULES,
-    sm80_mma_geometry,
-    Path(sm80_mma_geometry.__file__),
-    (8, 0),
-    (9, 0),
-)
+SM90_WS = Family(Sm90WsConfig, SM90_WS_AXES, SM90_WS_RULES, sm90_ws_geometry, (9, 0), (9, 0))
+SM90_SMALL = Family(Sm90SmallConfig, SM90_SMALL_AXES, SM90_SMALL_RULES, sm90_small_geometry, (9, 0), (9, 0))
+SM80_MMA = Family(Sm80MmaConfig, SM80_MMA_AXES, SM80_MMA_RULES, sm80_mma_geometry, (8, 0), (9, 0))
 
 #: By name, the one to prefer on an architecture that runs several first.
 FAMILIES = {family.name: family for family in (SM90_WS, SM90_SMALL, SM80_MMA)}

@@ -133,6 +133,12 @@ class SearchSpace:
         broken = [rule for rule in self.rules if not np.all(rule.allows(config, problem, self.arch))]
         return reasons + [f"{rule.name}: {rule.reason(config, problem, self.arch)}" for rule in broken]
 
+    def holds(self, config: KernelConfig) -> bool:
+        """Whether it is a configuration of this space, legal or not."""
+        if config.family != self.family.name:
+            return False
+        return all(getattr(config, axis.name) in axis.values for axis in self.axes)
+
     def buildable(self, config: KernelConfig, problem: Problem) -> bool:
         """Whether every rule that reads no run-time axis allows it, so that some run-time choice may be legal."""
         run_time = {axis.name for axis in self.family.axes if not axis.compile_time}

@@ -22,8 +22,6 @@ EVIDENCE: tuple[Evidence, ...] = get_args(Evidence)
 #: Nominal memory sizes of GPUs in GB; what a driver reports lies within a few percent of one of them.
 _MEMORY_CLASSES_GB = (8, 12, 16, 24, 32, 40, 48, 64, 80, 96, 141, 180, 288)
 _SOFT = ("gpu", "driver", "cuda", "cublaslt", "nvrtc", "generator_version")
-
-
 #: What ``gpu`` in the header begins with where nobody had the device and another was timed.
 TUNED_ELSEWHERE = "tuned on "
 

@@ -178,15 +178,8 @@ def reproduce_command(evaluation: Evaluation, options: Sequence[str] = ()) -> st
     columns = {final.pdl for final in evaluation.finals}
     pdl = "both" if len(columns) == 2 else "on" if True in columns else "off"
     words = ["python", "-m", "cudal2", "eval", "--mnk", problem.mnk, "--acc_precise", problem.acc]
-    words += [
-        "--dtype",
-        problem.dtype,
-        "--layout",
-        problem.layout,
-        "--pdl",
-        pdl,
-        *(word for name in judged for word in ("--config", name)),
-    ]
+    words += ["--dtype", problem.dtype, "--layout", problem.layout, "--pdl", pdl]
+    words += [word for name in judged for word in ("--config", name)]
     words += ["--warmup_seconds", f"{limits.warmup_s:g}"]
     if limits.benchmark_s is not None:
         words += ["--benchmark_seconds", f"{limits.benchmark_s:g}"]

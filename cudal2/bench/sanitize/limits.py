@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from cudal2.bench.sanitize.launcher import Case
 from cudal2.bench.sanitize.tool import Finding
-from cudal2.space.families import FAMILIES
+from cudal2.space.families import family_of
 
 #: CTAs of the largest cluster that every part of an architecture can schedule (CUDA C++ Programming Guide).
 PORTABLE_CLUSTER_CTAS = 8
@@ -19,7 +19,7 @@ _THEIR_REPORTS = ("Barrier error detected. Missing wait", "cuCtxSynchronize: CUD
 
 def doubtful(tool: str, case: Case) -> bool:
     """Whether a tool may not be up to a launch."""
-    cluster_ctas = FAMILIES[case.config.family].geometry.cluster_size(case.config)
+    cluster_ctas = family_of(case.config).geometry.cluster_size(case.config)
     return tool == "synccheck" and cluster_ctas > PORTABLE_CLUSTER_CTAS
 
 
