@@ -152,7 +152,7 @@ def test_no_file_names_a_registry_or_a_home_directory() -> None:
 
 def test_the_readme_is_short_and_its_tree_is_complete() -> None:
     text = (ROOT / "README.md").read_text()
-    assert len(text.splitlines()) <= 245
+    assert len(text.splitlines()) <= 260
     tree = text[text.index("## Files") :]
     for path in (ROOT / "cudal2").iterdir():
         if path.name.startswith(("_", ".", "py.typed")):

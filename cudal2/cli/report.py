@@ -85,11 +85,13 @@ def run(arguments: argparse.Namespace) -> int:
         from cudal2.records.benchmark import load_benchmarks
         from cudal2.report.readme import update_readme
         from cudal2.report.speed import shipped_benchmarks
+        from cudal2.report.summary import load_finals
         from cudal2.table import KernelTable
         from cudal2.table.files import table_files
 
         tables = [KernelTable.load(path) for path in table_files(data_dir() / "tables")]
-        changed = update_readme(arguments.readme, shards, load_benchmarks(shipped_benchmarks()), tables, latencies)
+        benchmarks, quack = load_benchmarks(shipped_benchmarks()), load_finals(data_dir() / "quack")
+        changed = update_readme(arguments.readme, shards, benchmarks, tables, latencies, quack)
         note(f"{arguments.readme}: {'rewritten' if changed else 'already up to date'}")
     if arguments.plot:
         _draw_speedups(found, arguments.board, arguments.plot)

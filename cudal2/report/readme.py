@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -27,6 +27,7 @@ BEGIN, END = "<!-- results:begin -->", "<!-- results:end -->"
 _LISTED = 5
 #: Whose latencies are here; every other baseline's are on the page.
 _SERVED = (REFERENCE, "torch")
+_NO_FINALS = Shards((), ())
 
 
 def results_markdown(shards: Shards, tables: Sequence[KernelTable] = (), latencies: Rows[Latency] = NONE_SERVED) -> str:
@@ -45,7 +46,7 @@ def results_markdown(shards: Shards, tables: Sequence[KernelTable] = (), latenci
     for (mode, precision), found in columns.items():
         lines = [f"- PDL {_pdl(board)}: {_losses(board)}" for board in found]
         lines += [_served(table) for table in tables if table.header.precision == precision]
-        rows = _table(found, whole=not parts[1:])
+        rows = _table(found, () if not parts[1:] else _SERVED)
         parts += [f"### {mode.capitalize()}, {precision_title(precision)}", rows, "\n".join(lines)]
     by_precision: dict[str, list[ServerBoard]] = {}
     for served in server_boards(latencies.rows):
@@ -64,6 +65,7 @@ def update_readme(
     benchmarks: Mapping[str, Benchmark],
     tables: Sequence[KernelTable],
     latencies: Rows[Latency] = NONE_SERVED,
+    quack: Shards = _NO_FINALS,
 ) -> bool:
     """Rewrites what stands between the markers; says whether anything changed.
 
@@ -73,12 +75,14 @@ def update_readme(
         benchmarks: Runs of ``scripts/bench_*.py`` by name; one that is missing has no row.
         tables: Kernel tables that were made from the finals.
         latencies: Servings.
+        quack: Finals with QuACK among the contestants.
 
     Raises:
         UsageError: The file lacks the markers.
     """
     parts = (
         results_markdown(shards, tables, latencies),
+        beside_markdown("quack", quack),
         speed_markdown(benchmarks, _kernels_speed(shards)),
         search_markdown(benchmarks),
     )
@@ -132,8 +136,8 @@ def _date(utc: str) -> str:
     return datetime.fromisoformat(utc.replace("Z", "+00:00")).date().isoformat()
 
 
-def _table(found: Sequence[Board], whole: bool) -> str:
-    """Every baseline of each PDL column, or the reference and torch, since the command prints the others.
+def _table(found: Sequence[Board], shown: Collection[str]) -> str:
+    """Every baseline of each PDL column, or those shown, since the command prints the others.
 
     The head counts the shapes of each class, column by column if they differ.
     """
@@ -155,8 +159,8 @@ def _table(found: Sequence[Board], whole: bool) -> str:
     ]
     rows = [[*head, *(f"{name} ({counts[name]})" for name in CLASS_NAMES)]]
     rows.append(["---", "---", *["---:"] * (len(rows[0]) - 2)])
-    shown = ((board, standing) for board in found for standing in board.standings)
-    rows += [_row(_pdl(board), standing) for board, standing in shown if whole or standing.baseline in _SERVED]
+    every = ((board, standing) for board in found for standing in board.standings)
+    rows += [_row(_pdl(board), standing) for board, standing in every if not shown or standing.baseline in shown]
     return "\n".join(f"| {' | '.join(row)} |" for row in rows)
 
 
@@ -224,14 +228,22 @@ def _class(found: Spread | None) -> str:
     return _ratio(found.geomean if found else None)
 
 
-def _losses(board: Board) -> str:
-    """Which shapes were lost to the reference, the worst by name, and which were not even served."""
+def beside_markdown(name: str, shards: Shards) -> str:
+    """Finals of some shapes that an optional contestant took part in, beside the reference; empty without any."""
+    found = [board for board in boards(shards.measurements) if board.standing(name) is not None]
+    lines = [f"- PDL {_pdl(board)}: {_losses(board, name)}" for board in found]
+    title = f"### Beside {baseline_title(name)}, other finals of some of these shapes"
+    return "\n\n".join((title, _table(found, (REFERENCE, name)), "\n".join(lines))) if found else ""
+
+
+def _losses(board: Board, baseline: str = REFERENCE) -> str:
+    """Which shapes were lost to a baseline, the worst by name, and which were not even served."""
     lines = []
-    standing = board.standing()
+    standing = board.standing(baseline)
     if standing is not None:
         found, losses = standing.overall, standing.losses
-        reference = baseline_title(REFERENCE)
-        lines.append(f"{found.ours_us / 1e3:.2f} ms in total, {reference} {found.other_us / 1e3:.2f} ms.")
+        other = baseline_title(baseline)
+        lines.append(f"{found.ours_us / 1e3:.2f} ms in total, {other} {found.other_us / 1e3:.2f} ms.")
         lost = _listed([f"{shape.problem.mnk} {_ratio(shape.ratio)}" for shape in losses])
         lines.append(f"Lost to it, worst first: {lost}." if losses else "Nothing lost to it.")
     if board.unserved:
