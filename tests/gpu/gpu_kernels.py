@@ -13,13 +13,13 @@ import os
 import shutil
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from cudal2.arch import SM90
-from cudal2.build.artifact import BuildResult
+from cudal2.build.artifact import BuildResult, BuiltKernel
 from cudal2.build.cache import BuildCache, resolve_toolchain
 from cudal2.build.compiler import compile_source
 from cudal2.build.pool import BuildPool
@@ -27,10 +27,14 @@ from cudal2.codegen import build_key, render
 from cudal2.errors import NothingValidError
 from cudal2.paths import kernels_dir
 from cudal2.problem import Problem
+from cudal2.settings import BenchSettings
 from cudal2.space.config import KernelConfig, Sm80MmaConfig, Sm90SmallConfig, Sm90WsConfig
 from cudal2.space.defaults import default_configs
 from cudal2.space.families import FAMILIES
 from cudal2.space.space import SearchSpace
+
+#: Short replays: what is tested with them is right or wrong.
+QUICK = BenchSettings(replay_ms=0.2, replays=2)
 
 K = Sm90WsConfig
 CORNERS = (
@@ -190,6 +194,23 @@ ROUNDS_PARTIALS = (
 def cache(folder: Path) -> BuildCache:
     """The carried cache if there is one."""
     return BuildCache(Path(os.environ.get("CUDAL2_TEST_CACHE") or folder))
+
+
+def kernel(result: BuildResult) -> BuiltKernel:
+    """What was built, if it was."""
+    assert isinstance(result, BuiltKernel), result
+    return result
+
+
+def assert_right(
+    worker: Any, problem: Problem, configs: Sequence[KernelConfig], built: Mapping[str, BuildResult], pdl: bool
+) -> None:
+    """A ``Worker`` finds every configuration's product right, before and after timing."""
+    candidates = [(config, kernel(built[build_key(config, *problem.signature)])) for config in configs]
+    rows = list(worker.measure(problem, candidates, QUICK, pdl, reference=False))
+    wrong = [f"{row.config.name if row.config else ''}: {row.status.value}, {row.reason}" for row in rows if not row.ok]
+    assert not wrong, "\n".join(wrong)
+    assert all(row.max_error is not None and row.max_error <= 1.0 for row in rows)
 
 
 def runnable(config: KernelConfig, problem: Problem) -> bool:

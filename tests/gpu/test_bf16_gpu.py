@@ -11,6 +11,7 @@ from pathlib import Path
 
 import gpu_kernels as kernels
 import pytest
+from gpu_kernels import QUICK, kernel
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("nvmath")
@@ -27,7 +28,7 @@ from cudal2.bench.native import SOURCE  # noqa: E402
 from cudal2.bench.server.server import ServerRequest, run_server  # noqa: E402
 from cudal2.bench.server.traffic import Traffic  # noqa: E402
 from cudal2.bench.worker import Worker  # noqa: E402
-from cudal2.build.artifact import BuildResult, BuiltKernel  # noqa: E402
+from cudal2.build.artifact import BuildResult  # noqa: E402
 from cudal2.build.cache import BuildCache  # noqa: E402
 from cudal2.build.foreign import ForeignSource, build_foreign  # noqa: E402
 from cudal2.build.host import compile_shared  # noqa: E402
@@ -42,15 +43,8 @@ from cudal2.table import Device, Entry, Header, KernelTable  # noqa: E402
 
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(300)]
 
-#: Short replays: these tests are about right and wrong.
-QUICK = BenchSettings(replay_ms=0.2, replays=2)
 FINAL = BenchSettings(replay_ms=0.5, final_replay_ms=2.0, final_rounds=3, heuristic_results=20, enumerated_results=24)
 PLAIN = Sm90WsConfig(128, 128, 64, 4, "coop", 2, 1, 1, 1, "tma", 1, "m", 1, False)
-
-
-@pytest.fixture(scope="module")
-def store(tmp_path_factory: pytest.TempPathFactory) -> BuildCache:
-    return kernels.cache(tmp_path_factory.mktemp("build"))
 
 
 @pytest.fixture(scope="module")
@@ -62,17 +56,6 @@ def built(store: BuildCache) -> dict[str, BuildResult]:
         **kernels.build_corners(store, victims, [("fp32", "tn"), ("fp16", "tn")]),
         **kernels.build_corners(store, kernels.MMA_CORNERS[:1], [("fp32", "tn"), ("fp16", "tn")]),
     }
-
-
-@pytest.fixture(scope="module")
-def worker() -> Iterator[Worker]:
-    with Worker(0, 20.0) as started:
-        yield started
-
-
-def kernel(result: BuildResult) -> BuiltKernel:
-    assert isinstance(result, BuiltKernel), result
-    return result
 
 
 @pytest.mark.parametrize("pdl", [False, True], ids=["plain", "pdl"])
@@ -89,11 +72,7 @@ def test_every_corner_is_right_on_ragged_shapes(
     if family == "sm80_mma":
         configs = [*kernels.mma_corners(problem)]
     assert len(configs) >= 7
-    candidates = [(config, kernel(built[build_key(config, *problem.signature)])) for config in configs]
-    rows = list(worker.measure(problem, candidates, QUICK, pdl, reference=False))
-    wrong = [f"{row.config.name if row.config else ''}: {row.status.value}, {row.reason}" for row in rows if not row.ok]
-    assert not wrong, "\n".join(wrong)
-    assert all(row.max_error is not None and row.max_error <= 1.0 for row in rows)
+    kernels.assert_right(worker, problem, configs, built, pdl)
 
 
 @pytest.mark.parametrize("k", [64, 512, 4096, 16384])

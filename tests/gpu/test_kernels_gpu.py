@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import gpu_kernels as kernels
 import pytest
+from gpu_kernels import QUICK, kernel
 
 from cudal2.bench.worker import Worker
 from cudal2.build.artifact import BuildResult, BuiltKernel
@@ -14,20 +15,12 @@ from cudal2.build.cache import BuildCache
 from cudal2.codegen import build_key
 from cudal2.problem import Acc, Layout, Problem
 from cudal2.records.measurement import Measurement, Status
-from cudal2.settings import BenchSettings
 from cudal2.space.config import KernelConfig
 
 pytestmark = pytest.mark.gpu
 
-#: Short replays: these tests are about right and wrong.
-QUICK = BenchSettings(replay_ms=0.2, replays=2)
 DEADLINE_S = 4.0
 RESPAWN_S = 5.0
-
-
-@pytest.fixture(scope="module")
-def store(tmp_path_factory: pytest.TempPathFactory) -> BuildCache:
-    return kernels.cache(tmp_path_factory.mktemp("build"))
 
 
 @pytest.fixture(scope="module")
@@ -39,11 +32,6 @@ def worker() -> Iterator[Worker]:
 @pytest.fixture(scope="module")
 def corners(store: BuildCache) -> dict[str, BuildResult]:
     return kernels.build_corners(store, (*kernels.CORNERS, kernels.VICTIM))
-
-
-def kernel(result: BuildResult) -> BuiltKernel:
-    assert isinstance(result, BuiltKernel), result
-    return result
 
 
 @pytest.mark.parametrize("config", kernels.CORNERS, ids=lambda config: config.name)
@@ -69,11 +57,7 @@ def test_every_corner_is_right(
     problem = Problem.parse(mnk, acc, layout)
     configs = [config for config in kernels.CORNERS if kernels.runnable(config, problem)]
     assert len(configs) >= 10
-    candidates = [(config, kernel(corners[build_key(config, acc, layout)])) for config in configs]
-    rows = list(worker.measure(problem, candidates, QUICK, pdl, reference=False))
-    wrong = [f"{row.config.name if row.config else ''}: {row.status.value}, {row.reason}" for row in rows if not row.ok]
-    assert not wrong, "\n".join(wrong)
-    assert all(row.max_error is not None and row.max_error <= 1.0 for row in rows)
+    kernels.assert_right(worker, problem, configs, corners, pdl)
 
 
 VICTIM_PROBLEM = Problem(64, 64, 512)

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
 import gpu_kernels as kernels
 import numpy as np
 import pytest
+from gpu_kernels import kernel
 
 torch = pytest.importorskip("torch")
 
 from cudal2.arch import SM90  # noqa: E402
 from cudal2.bench.worker import Worker  # noqa: E402
-from cudal2.build.artifact import BuildResult, BuiltKernel  # noqa: E402
+from cudal2.build.artifact import BuildResult  # noqa: E402
 from cudal2.cli import main as cli  # noqa: E402
 from cudal2.codegen import build_key  # noqa: E402
 from cudal2.errors import NothingValidError  # noqa: E402
@@ -22,21 +22,14 @@ from cudal2.launch.driver import ensure_context  # noqa: E402
 from cudal2.launch.kernel import LoadedKernel  # noqa: E402
 from cudal2.problem import Acc, Layout, Problem  # noqa: E402
 from cudal2.runtime import hgemm, reset, stats  # noqa: E402
-from cudal2.settings import BenchSettings  # noqa: E402
 from cudal2.space.config import KernelConfig  # noqa: E402
 from cudal2.space.defaults import default_configs  # noqa: E402
 from cudal2.table import Device, Entry, Header, KernelTable  # noqa: E402
 
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(300)]
 
-QUICK = BenchSettings(replay_ms=0.2, replays=2)
 #: 65,537 x 40,000 elements of C: 5.2 GB, and more than 31 bits count; K tiles for every split.
 HUGE = (65_537, 40_000, 512)
-
-
-@pytest.fixture(scope="module")
-def store(tmp_path_factory: pytest.TempPathFactory):
-    return kernels.cache(tmp_path_factory.mktemp("build"))
 
 
 @pytest.fixture(scope="module")
@@ -47,17 +40,6 @@ def built(store) -> dict[str, BuildResult]:
 @pytest.fixture(scope="module")
 def corners(store) -> dict[str, BuildResult]:
     return {**kernels.build_corners(store, (*kernels.CORNERS, *kernels.SMALL_CORNERS)), **kernels.build_mma(store)}
-
-
-@pytest.fixture(scope="module")
-def worker() -> Iterator[Worker]:
-    with Worker(0, 20.0) as started:
-        yield started
-
-
-def kernel(result: BuildResult) -> BuiltKernel:
-    assert isinstance(result, BuiltKernel), result
-    return result
 
 
 @pytest.mark.parametrize(("acc", "layout"), kernels.KINDS)
@@ -73,10 +55,7 @@ def test_every_family_is_right_or_says_why_not(
             default_configs(problem, SM90, "sm90_ws")
     else:
         assert any(config.family == "sm90_ws" for config in configs)
-    candidates = [(config, kernel(built[build_key(config, *problem.signature)])) for config in configs]
-    rows = list(worker.measure(problem, candidates, QUICK, True, reference=False))
-    wrong = [f"{row.config.name if row.config else ''}: {row.status.value}, {row.reason}" for row in rows if not row.ok]
-    assert not wrong, "\n".join(wrong)
+    kernels.assert_right(worker, problem, configs, built, True)
 
 
 def table_of(config: KernelConfig, problem: Problem) -> KernelTable:

@@ -23,11 +23,6 @@ PROBLEM = Problem(64, 64, 512)
 SECONDS = 120.0
 
 
-@pytest.fixture(scope="module")
-def store(tmp_path_factory: pytest.TempPathFactory) -> BuildCache:
-    return kernels.cache(tmp_path_factory.mktemp("build"))
-
-
 def sound(store: BuildCache) -> Case:
     built = kernels.build_corners(store, [kernels.VICTIM])[build_key(kernels.VICTIM, "fp32", "tn")]
     assert isinstance(built, BuiltKernel), built

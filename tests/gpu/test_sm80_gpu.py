@@ -2,42 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import gpu_kernels as kernels
 import numpy as np
 import pytest
+from gpu_kernels import QUICK, kernel
 
 torch = pytest.importorskip("torch")
 
 from cudal2.bench.worker import Worker  # noqa: E402
-from cudal2.build.artifact import BuildResult, BuiltKernel  # noqa: E402
+from cudal2.build.artifact import BuildResult  # noqa: E402
 from cudal2.codegen import build_key  # noqa: E402
 from cudal2.launch.driver import ensure_context  # noqa: E402
 from cudal2.launch.kernel import LoadedKernel  # noqa: E402
 from cudal2.problem import Acc, Layout, Problem  # noqa: E402
 from cudal2.runtime import hgemm, stats  # noqa: E402
-from cudal2.settings import BenchSettings  # noqa: E402
 
 pytestmark = pytest.mark.gpu
-
-QUICK = BenchSettings(replay_ms=0.2, replays=2)
 
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> dict[str, BuildResult]:
     return kernels.build_mma(kernels.cache(tmp_path_factory.mktemp("build")))
-
-
-@pytest.fixture(scope="module")
-def worker() -> Iterator[Worker]:
-    with Worker(0, 20.0) as started:
-        yield started
-
-
-def kernel(result: BuildResult) -> BuiltKernel:
-    assert isinstance(result, BuiltKernel), result
-    return result
 
 
 @pytest.mark.parametrize("pdl", [False, True], ids=["plain", "pdl"])
@@ -49,11 +34,7 @@ def test_every_corner_is_right_at_every_alignment(
     problem = Problem.parse(mnk, acc, layout)
     configs = kernels.mma_corners(problem)
     assert len(configs) >= 7
-    candidates = [(config, kernel(built[build_key(config, acc, layout)])) for config in configs]
-    rows = list(worker.measure(problem, candidates, QUICK, pdl, reference=False))
-    wrong = [f"{row.config.name if row.config else ''}: {row.status.value}, {row.reason}" for row in rows if not row.ok]
-    assert not wrong, "\n".join(wrong)
-    assert all(row.max_error is not None and row.max_error <= 1.0 for row in rows)
+    kernels.assert_right(worker, problem, configs, built, pdl)
 
 
 @pytest.mark.parametrize("layout", ["tn", "nn"])

@@ -2,43 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import gpu_kernels as kernels
 import numpy as np
 import pytest
+from gpu_kernels import kernel
 
 torch = pytest.importorskip("torch")
 
 import chains  # noqa: E402
 
 from cudal2.bench.worker import Worker  # noqa: E402
-from cudal2.build.artifact import BuildResult, BuiltKernel  # noqa: E402
+from cudal2.build.artifact import BuildResult  # noqa: E402
 from cudal2.codegen import build_key  # noqa: E402
 from cudal2.launch.driver import ensure_context  # noqa: E402
 from cudal2.launch.kernel import LoadedKernel  # noqa: E402
 from cudal2.problem import Acc, Dtype, Layout, Problem  # noqa: E402
-from cudal2.settings import BenchSettings  # noqa: E402
 
 pytestmark = pytest.mark.gpu
-
-QUICK = BenchSettings(replay_ms=0.2, replays=2)
 
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> dict[str, BuildResult]:
     return kernels.build_small(kernels.cache(tmp_path_factory.mktemp("build")))
-
-
-@pytest.fixture(scope="module")
-def worker() -> Iterator[Worker]:
-    with Worker(0, 20.0) as started:
-        yield started
-
-
-def kernel(result: BuildResult) -> BuiltKernel:
-    assert isinstance(result, BuiltKernel), result
-    return result
 
 
 @pytest.mark.parametrize("pdl", [False, True], ids=["plain", "pdl"])
@@ -52,11 +37,7 @@ def test_every_corner_is_right(
         pytest.skip("no tensor map describes row-major B with such rows")
     configs = [config for config in kernels.SMALL_CORNERS if kernels.runnable(config, problem)]
     assert len(configs) >= 8 and {config.variant for config in configs} == {"wgmma", "mma"}
-    candidates = [(config, kernel(built[build_key(config, acc, layout, dtype)])) for config in configs]
-    rows = list(worker.measure(problem, candidates, QUICK, pdl, reference=False))
-    wrong = [f"{row.config.name if row.config else ''}: {row.status.value}, {row.reason}" for row in rows if not row.ok]
-    assert not wrong, "\n".join(wrong)
-    assert all(row.max_error is not None and row.max_error <= 1.0 for row in rows)
+    kernels.assert_right(worker, problem, configs, built, pdl)
 
 
 @pytest.mark.parametrize("config", kernels.SMALL_CORNERS, ids=lambda config: config.name)

@@ -33,11 +33,6 @@ LARGE = Sm90WsConfig(128, 256, 64, 4, "coop", 2, 1, 2, 1, "tma", 1, "m", 8, True
 
 
 @pytest.fixture(scope="module")
-def store(tmp_path_factory: pytest.TempPathFactory) -> BuildCache:
-    return kernels.cache(tmp_path_factory.mktemp("build"))
-
-
-@pytest.fixture(scope="module")
 def built(store: BuildCache) -> dict[KernelConfig, BuiltKernel]:
     results = kernels.build_corners(store, (SMALL, LARGE))
     found = {}
