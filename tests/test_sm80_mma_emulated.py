@@ -8,29 +8,24 @@ either at the wait that must have seen them or as soon as they are issued: the h
 from __future__ import annotations
 
 import ctypes
-import shutil
-import subprocess
 from dataclasses import replace
 from pathlib import Path
 
+import emulated
 import numpy as np
 import pytest
+from emulated import EMULATION, GUARD
 
 from cudal2.codegen import render
 from cudal2.launch.plan import ParamSets, plan_launch
 from cudal2.paths import kernels_dir
 from cudal2.problem import Acc, Dtype, Layout, Problem
 from cudal2.space.config import Sm80MmaConfig
-from cudal2.space.space import SearchSpace
 
-EMULATION = Path(__file__).parent / "emulation"
-COMPILER = shutil.which("g++")
 NAN = 0x7FFF  # in fp16 and in bf16
 UNTOUCHED = 0x54D0
-GUARD = 512  # elements around C that nobody may touch
-HARMLESS = {"raster_single", "group_too_big", "stages_depth", "tile_k_padding"}
 
-pytestmark = pytest.mark.skipif(COMPILER is None, reason="the emulation is compiled by g++")
+pytestmark = emulated.needs_compiler
 
 C = Sm80MmaConfig
 CASES: tuple[tuple[Sm80MmaConfig, str, tuple[str, ...]], ...] = (
@@ -50,14 +45,9 @@ def compiled(
     config: Sm80MmaConfig, folder: Path, acc: Acc, layout: Layout, dtype: Dtype = "fp16", kernels: Path | None = None
 ) -> ctypes.CDLL:
     """The rendered kernel and its emulation as a library."""
-    (folder / "kernel.cu").write_text(render(config, acc, layout, dtype, kernels).text)
-    library = folder / "kernel.so"
-    includes = [f"-I{path}" for path in (folder, EMULATION, (kernels or kernels_dir()) / "include")]
-    command = [str(COMPILER), "-std=c++17", "-O1", "-w", "-shared", "-fPIC", *includes, str(EMULATION / "driver.cc")]
-    made = subprocess.run([*command, "-o", str(library)], capture_output=True, text=True, check=False)
-    assert made.returncode == 0, made.stderr
-    loaded = ctypes.CDLL(str(library))
-    loaded.run.restype = ctypes.c_char_p
+    includes = (EMULATION, (kernels or kernels_dir()) / "include")
+    text = render(config, acc, layout, dtype, kernels).text
+    loaded = emulated.library(folder, text, EMULATION / "driver.cc", includes)
     loaded.run.argtypes = [ctypes.c_void_p, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.POINTER(ctypes.c_long)]
     return loaded
 
@@ -91,8 +81,7 @@ def test_the_kernel_is_exact_and_stays_inside(case, tmp_path: Path) -> None:  # 
     for mnk in shapes:
         problem = Problem.parse(mnk, *kind.split())
         assert problem.alignment_bytes == config.copy_bytes, "the shape asks for another width of copies"
-        reasons = SearchSpace(family=config.family).explain(replace(config, tile_n=64), problem)
-        assert {reason.partition(":")[0] for reason in reasons} <= HARMLESS | {"warps_split_tile"}
+        assert emulated.broken_rules(replace(config, tile_n=64), problem) <= {"warps_split_tile"}
         for early in (False, True):
             check(library, config, problem, early)
 
@@ -136,11 +125,9 @@ FAULTS = {
 @pytest.mark.parametrize("fault", FAULTS)
 def test_the_emulation_sees_what_is_broken(fault: str, tmp_path: Path) -> None:
     header, old, new, words = FAULTS[fault]
-    kernels = Path(shutil.copytree(kernels_dir(), tmp_path / "kernels"))
-    path = kernels / "include" / "cudal2" / header
-    assert old in path.read_text(), f"{header} no longer holds what this breaks"
-    path.write_text(path.read_text().replace(old, new))
-    library = compiled(replace(CASES[0][0], epilogue="direct", fragments=1), tmp_path, "fp32", "tn", kernels=kernels)
+    config = replace(CASES[0][0], epilogue="direct", fragments=1)
+    kernels = emulated.broken_kernels(tmp_path, header, old, new)
+    library = compiled(config, tmp_path, "fp32", "tn", kernels=kernels)
     with pytest.raises(AssertionError, match=words):
         for early in (False, True):
-            check(library, replace(CASES[0][0], epilogue="direct", fragments=1), Problem(40, 40, 136), early)
+            check(library, config, Problem(40, 40, 136), early)

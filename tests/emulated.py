@@ -1,0 +1,53 @@
+"""Kernels as CPU libraries: what the tests share that compile a rendered kernel against emulated instructions."""
+
+from __future__ import annotations
+
+import ctypes
+import shutil
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from cudal2.paths import kernels_dir
+from cudal2.problem import Problem
+from cudal2.space.config import KernelConfig
+from cudal2.space.space import SearchSpace
+
+EMULATION = Path(__file__).parent / "emulation"
+COMPILER = shutil.which("g++")
+#: Elements around C that nobody may touch.
+GUARD = 512
+#: Rules that forbid what is only a worse spelling of another configuration; the kernel must be right all the same.
+HARMLESS = {"raster_single", "group_too_big", "stages_depth", "tile_k_padding", "persistent_single_wave"}
+
+needs_compiler = pytest.mark.skipif(COMPILER is None, reason="the emulation is compiled by g++")
+
+
+def library(folder: Path, text: str, driver: Path, includes: Sequence[Path], *options: str) -> ctypes.CDLL:
+    """A rendered kernel and the driver that includes it, as a library whose ``run`` says what went wrong."""
+    (folder / "kernel.cu").write_text(text)
+    made = folder / "kernel.so"
+    command = [str(COMPILER), "-std=c++17", "-O1", "-w", "-shared", "-fPIC", *options]
+    command += [f"-I{place}" for place in (folder, *includes)] + [str(driver), "-o", str(made)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    loaded = ctypes.CDLL(str(made))
+    loaded.run.restype = ctypes.c_char_p
+    return loaded
+
+
+def broken_kernels(folder: Path, header: str, old: str, new: str) -> Path:
+    """A copy of kernels/ in which a header has other words."""
+    kernels = Path(shutil.copytree(kernels_dir(), folder / "kernels"))
+    path = kernels / "include" / "cudal2" / header
+    assert old in path.read_text(), f"{header} no longer holds what this breaks"
+    path.write_text(path.read_text().replace(old, new))
+    return kernels
+
+
+def broken_rules(config: KernelConfig, problem: Problem) -> set[str]:
+    """Names of the rules that a configuration breaks, the harmless left out."""
+    reasons = SearchSpace(family=config.family).explain(config, problem)
+    return {reason.partition(":")[0] for reason in reasons} - HARMLESS
