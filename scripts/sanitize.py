@@ -73,7 +73,7 @@ def main() -> int:
     families = arguments.families or list(FAMILIES)
     corners, never = plan(families)
     note(f"{len(corners)} configurations of {', '.join(families)}; legal on none of the shapes: {never or 'none'}")
-    cases = build(arguments, corners)
+    cases = build(arguments, limited(corners, arguments.limit))
     if arguments.build_only:
         return 0
     record = {
@@ -126,19 +126,23 @@ def plan(families: Sequence[str]) -> tuple[list[Corner], list[str]]:
     return [column[at] for at in range(longest) for column in columns if at < len(column)], never
 
 
+def limited(corners: Sequence[Corner], limit: int | None) -> list[Corner]:
+    """The first so many of each family."""
+    seen: Counter[str] = Counter()
+    kept = []
+    for problem, config in corners:
+        seen[config.family] += 1
+        if limit is None or seen[config.family] <= limit:
+            kept.append((problem, config))
+    return kept
+
+
 def build(arguments: argparse.Namespace, corners: Sequence[Corner]) -> list[Case]:
     """Cubins of the corners; every one must build.
 
     Raises:
         ToolchainError: One does not.
     """
-    seen: Counter[str] = Counter()
-    if arguments.limit:
-        kept = []
-        for corner in corners:
-            seen[corner[1].family] += 1
-            kept += [corner] if seen[corner[1].family] <= arguments.limit else []
-        corners = kept
     cache = shared.build_cache(arguments)
     with BuildPool(cache, resolve_toolchain(cache, SM90)) as pool:
         results = pool.build([(config, *problem.signature) for problem, config in corners])

@@ -279,6 +279,17 @@ def test_a_run_is_kept_and_shown(machine, monkeypatch, capsys):
     assert readme.read_text() == f"above\n{script.BEGIN}\n{shown.strip()}\n{script.END}\nbelow\n"
 
 
+def test_a_limit_keeps_the_first_of_each_family(machine, monkeypatch, capsys):
+    fake_sanitizer.install(machine / "path")
+    out = machine / "record.json"
+    families = ("sm80_mma", "sm90_small")
+    assert run(monkeypatch, "--families", *families, "--tools", "memcheck", "--limit", "3", "--out", out) == 0
+    corners, _ = planned(*families)
+    of_each = ([config.name for _, config in corners if config.family == family][:3] for family in families)
+    found = [case["config"] for case in script.read(out)["cases"]]
+    assert sorted(found) == sorted(name for names in of_each for name in names)
+
+
 def test_a_finding_is_exit_code_1_one_line_and_a_row(machine, monkeypatch, capsys):
     corners, _ = planned("sm80_mma")
     config = corners[3][1]

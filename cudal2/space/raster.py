@@ -1,4 +1,4 @@
-"""The two rules of tile order that every family has: two orders of the same tiles that are one are legal once."""
+"""The two rules of tile order, for families that choose it: of orders that come to the same, one is legal."""
 
 from __future__ import annotations
 

@@ -20,13 +20,13 @@ import numpy as np
 from cuda.bindings import driver as cuda
 from numpy.typing import NDArray
 
+from cudal2.bench.sanitize.tool import BEGIN, END
 from cudal2.build.artifact import BuiltKernel
 from cudal2.launch.driver import LaunchError, check, context_fault, ensure_context
 from cudal2.launch.kernel import LoadedKernel
 from cudal2.problem import Problem
 from cudal2.space.config import KernelConfig
 
-BEGIN, END = "cudal2 case", "cudal2 done"
 #: Exit code after a fault that leaves the context useless.
 FAULTED = 4
 #: The tool prints from a process of its own: what it has to say of a case must be out before the next is announced.

@@ -13,10 +13,11 @@ from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
-from cudal2.bench.sanitize.launcher import BEGIN, END
 from cudal2.errors import EnvironmentProblemError
 
 NAME = "compute-sanitizer"
+#: What the program under it prints before and after each case, with its number.
+BEGIN, END = "cudal2 case", "cudal2 done"
 #: Where installers put it.
 INSTALLED = (Path("/usr/local/cuda"), Path("/opt/cuda"))
 INSTALL = "install it with the CUDA toolkit (https://developer.nvidia.com/compute-sanitizer) or set CUDA_HOME"
