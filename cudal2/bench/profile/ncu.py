@@ -12,13 +12,13 @@ import logging
 import math
 import os
 import re
-import shutil
 import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from cudal2.build.process import process_group
+from cudal2.build.toolkit import find_tool
 from cudal2.errors import EnvironmentProblemError, WorkerError
 
 logger = logging.getLogger(__name__)
@@ -157,11 +157,7 @@ def _unknown(output: str, metrics: Sequence[str]) -> list[str]:
 def find() -> Path | None:
     """The tool's executable; starts nothing."""
     toolkit, versions = INSTALLED
-    homes = [home for name in ("CUDA_HOME", "CUDA_PATH") if (home := os.environ.get(name))]
-    places = [os.environ.get("PATH", ""), *(f"{home}/bin" for home in (*homes, toolkit))]
-    places += map(str, sorted(versions.glob("*"), key=_numbers, reverse=True))
-    found = next((path for place in places if (path := shutil.which("ncu", path=place))), None)
-    return Path(found) if found is not None else None
+    return find_tool("ncu", (toolkit,), more=sorted(versions.glob("*"), key=_numbers, reverse=True))
 
 
 def _numbers(path: Path) -> list[int]:

@@ -5,14 +5,13 @@ Options and reports are those of its manual (https://docs.nvidia.com/compute-san
 
 from __future__ import annotations
 
-import os
 import re
-import shutil
 import subprocess
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
+from cudal2.build.toolkit import find_tool
 from cudal2.errors import EnvironmentProblemError
 
 NAME = "compute-sanitizer"
@@ -112,11 +111,7 @@ class Sanitizer:
 
 def find() -> Path | None:
     """The executable; starts nothing."""
-    homes = [Path(home) for name in ("CUDA_HOME", "CUDA_PATH") if (home := os.environ.get(name))]
-    folders = [folder for home in (*homes, *INSTALLED) for folder in (home / "bin", home / NAME)]
-    places = [os.environ.get("PATH", ""), *map(str, folders)]
-    found = next((path for place in places if (path := shutil.which(NAME, path=place))), None)
-    return Path(found) if found else None
+    return find_tool(NAME, INSTALLED, within=("bin", NAME))
 
 
 def read_report(output: str) -> tuple[dict[int, CaseReport], CaseReport, int]:
