@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from cudal2.problem import Dtype, Problem
 from cudal2.space.config import KernelConfig, Sm80MmaConfig, Sm90SmallConfig, Sm90WsConfig
-from cudal2.space.rule import ceil_div
+from cudal2.space.rule import share_k_tiles
 from cudal2.space.sm80_mma import geometry as sm80_mma
 from cudal2.space.sm90_small import geometry as sm90_small
 from cudal2.space.sm90_ws import geometry as sm90_ws
@@ -157,7 +157,7 @@ def _plan_sm90_small(config: Sm90SmallConfig, problem: Problem) -> LaunchPlan:
     tiles = sm90_small.tiles(config, m, n)
     columns = sm90_small.b_box_columns(config, problem.layout)
     b = (k, n, columns, config.tile_n) if problem.layout == "tn" else (n, k, columns, config.tile_k)
-    prefetch = min(config.l2_prefetch, ceil_div(ceil_div(k, config.tile_k), config.split_k))
+    prefetch = min(config.l2_prefetch, share_k_tiles(config, problem))
     return LaunchPlan(
         grid=config.split_k,
         grid_yz=tiles,

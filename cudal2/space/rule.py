@@ -42,6 +42,11 @@ def ceil_div(a: Any, b: Any) -> Any:
     return -(-a // b)
 
 
+def share_k_tiles(choice: Choice, problem: Problem) -> Any:
+    """K tiles of the largest share, where CTAs split K."""
+    return ceil_div(ceil_div(problem.k, choice.tile_k), choice.split_k)
+
+
 def lifted(derive: Callable[[Any], int], *names: str) -> Callable[[Choice], Any]:
     """A function of one configuration, made elementwise over the axes it reads; each value is derived once."""
 

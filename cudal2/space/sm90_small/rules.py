@@ -9,7 +9,7 @@ import numpy as np
 from cudal2.arch import Arch
 from cudal2.problem import Problem
 from cudal2.space.config import Sm90SmallConfig
-from cudal2.space.rule import INT32_MAX, Choice, Rule, ceil_div, lifted
+from cudal2.space.rule import INT32_MAX, Choice, Rule, ceil_div, lifted, share_k_tiles
 from cudal2.space.shared_rules import shared_memory, split_k_depth, tile_k_padding, tma_alignment
 from cudal2.space.sm90_small import geometry as geo
 
@@ -52,25 +52,20 @@ def _boxes_reason(c: Sm90SmallConfig, problem: Problem, arch: Arch) -> str:
     )
 
 
-def _k_tiles(c: Choice, problem: Problem) -> Any:
-    """K tiles of the largest share."""
-    return ceil_div(ceil_div(problem.k, c.tile_k), c.split_k)
-
-
 def _stages_fill(c: Choice, problem: Problem, arch: Arch) -> Any:
-    return c.stages <= _k_tiles(c, problem)
+    return c.stages <= share_k_tiles(c, problem)
 
 
 def _stages_fill_reason(c: Sm90SmallConfig, problem: Problem, arch: Arch) -> str:
-    return f"{c.stages} stages exceed the {int(_k_tiles(c, problem))} K tiles of a CTA with k = {problem.k}"
+    return f"{c.stages} stages exceed the {int(share_k_tiles(c, problem))} K tiles of a CTA with k = {problem.k}"
 
 
 def _overlaps(c: Choice, problem: Problem, arch: Arch) -> Any:
-    return (c.stages > 1) | (_k_tiles(c, problem) == 1)
+    return (c.stages > 1) | (share_k_tiles(c, problem) == 1)
 
 
 def _overlaps_reason(c: Sm90SmallConfig, problem: Problem, arch: Arch) -> str:
-    return f"one stage for {int(_k_tiles(c, problem))} K tiles: each load would wait for the products before it"
+    return f"one stage for {int(share_k_tiles(c, problem))} K tiles: each load would wait for the products before it"
 
 
 def _addressable(c: Choice, problem: Problem, arch: Arch) -> Any:

@@ -14,7 +14,7 @@ from cudal2.arch import Arch
 from cudal2.problem import Problem
 from cudal2.space.config import Sm90WsConfig
 from cudal2.space.raster import raster_rules
-from cudal2.space.rule import INT32_MAX, Choice, Rule, ceil_div, lifted
+from cudal2.space.rule import INT32_MAX, Choice, Rule, ceil_div, lifted, share_k_tiles
 from cudal2.space.shared_rules import (
     WARP,
     occupancy,
@@ -98,7 +98,7 @@ def _wave(choice: Choice, arch: Arch) -> Any:
 
 def _k_steps(choice: Choice, problem: Problem, arch: Arch) -> Any:
     """Pipeline stages one CTA fills in its life: its share of K, times its tiles."""
-    steps = ceil_div(ceil_div(problem.k, choice.tile_k), choice.split_k)
+    steps = share_k_tiles(choice, problem)
     # More rounds than there are stages change nothing, and their product with the steps could overflow.
     rounds = np.minimum(64, ceil_div(_clusters(choice, problem), _wave(choice, arch)))
     return np.where(choice.persistent, steps * rounds, steps)
@@ -201,9 +201,8 @@ def _stages_fill(c: Choice, problem: Problem, arch: Arch) -> Any:
 
 def _prefetch_steps(c: Choice, problem: Problem) -> Any:
     """K tiles that a CTA could fetch ahead."""
-    share = ceil_div(ceil_div(problem.k, c.tile_k), c.split_k)
     step_bytes = (problem.m + problem.n) * c.tile_k * geo.ELEMENT_BYTES * c.split_k
-    return np.minimum(share, np.maximum(1, geo.PREFETCH_BYTES // step_bytes))
+    return np.minimum(share_k_tiles(c, problem), np.maximum(1, geo.PREFETCH_BYTES // step_bytes))
 
 
 def _prefetch_matters(c: Choice, problem: Problem, arch: Arch) -> Any:
