@@ -42,9 +42,6 @@ COMBINED: dict[str, dict[str, Keeps]] = {
         "tiles over 128 columns": lambda c: c.tile_n <= 128,
     },
     "sm90_small": {
-        "wgmma": lambda c: c.variant == "mma",
-        "mma.sync": lambda c: c.variant == "wgmma",
-        "split-K": lambda c: c.split_k == 1,
         "split-K above 8": lambda c: c.split_k <= 8,
         "tiles under 64 rows": lambda c: c.tile_m >= 64,
         "tiles over 64 rows": lambda c: c.tile_m <= 64,
