@@ -19,6 +19,8 @@ CLASSES: tuple[tuple[float, str], ...] = (
 )
 CLASS_NAMES = tuple(name for _, name in CLASSES)
 
+#: Above this sustained bound a run back to back heats an H200 to its power limit, and clocks fall until it is warm.
+HEATING_FLOOR_US = 100.0
 #: Rows and columns of C that one pair of CTAs covers at most with fp32 accumulators (two 128x256 tiles with multicast).
 _STRIP = 256
 _ELEMENT_BYTES = 2
@@ -77,6 +79,11 @@ def terms_us(m: int, n: int, k: int, ceilings: Ceilings = SUSTAINED) -> dict[str
 def floor_us(m: int, n: int, k: int) -> float:
     """The sustained bound with cold operands: the slowest resource alone."""
     return max(terms_us(m, n, k).values())
+
+
+def heats(m: int, n: int, k: int) -> bool:
+    """Whether the shape, run back to back, runs the chip into its power limit."""
+    return floor_us(m, n, k) > HEATING_FLOOR_US
 
 
 def floor_burst_us(m: int, n: int, k: int) -> float:

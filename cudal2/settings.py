@@ -30,8 +30,7 @@ _BOUNDS: dict[str, tuple[float, float]] = {
     ),
     **dict.fromkeys(("selection_rounds", "finalists", "final_parts"), (1, 1_000)),
     "final_processes": (1, 100),
-    "presoak_s": (0.0, 3_600.0),
-    "warm_s": (0.0, 3_600.0),
+    **dict.fromkeys(("presoak_s", "warm_s", "search_soak_s"), (0.0, 3_600.0)),
     **dict.fromkeys(("replay_ms", "final_replay_ms", "deadline_s"), (1e-3, 1e6)),
     **dict.fromkeys(("learning_rate", "gamma", "gae_lambda"), (0.0, 1.0)),
     "batch_size": (2, 1e6),
@@ -102,6 +101,7 @@ class BenchSettings:
         final_rounds: Shuffled rounds of a final figure in each of them.
         presoak_s: Untimed rounds before a figure's, in each process, for shapes whose floor is above 100 us.
         warm_s: The same for floors of 5 to 100 us.
+        search_soak_s: Untimed replays before those that a search step or any choice rests on, for floors above 100 us.
         l2_multiple: Reuse distance of every buffer, in L2 sizes.
         deadline_s: Wall time one candidate may take before its worker is killed.
         quarantine_fraction: A time under this fraction of the hardware floor is set aside.
@@ -122,6 +122,7 @@ class BenchSettings:
     final_rounds: int = 3
     presoak_s: float = 2.0
     warm_s: float = 0.3
+    search_soak_s: float = 0.25
     l2_multiple: float = 3.0
     deadline_s: float = 10.0
     quarantine_fraction: float = 0.9

@@ -5,6 +5,7 @@ import types
 
 import pytest
 
+from cudal2.bench.baselines import autotune
 from cudal2.bench.baselines.autotune import AutoTuner, Exploration, Screening
 from cudal2.bench.baselines.baseline import BothLayouts, LibraryCall
 from cudal2.bench.inputs import BufferSets
@@ -100,10 +101,10 @@ class Near:
             yield named("tn", self.left.pop(0))
 
 
-def tuner_of(times, exploration, wrong=()):
+def tuner_of(times, exploration, wrong=(), **options):
     buffers = BothLayouts(BufferSets(Problem(8, 8, 8), 2, "cpu"))
     verify = lambda call: "off by one" if call.detail in wrong else ""  # noqa: E731
-    return AutoTuner(FakeStopwatch(times), buffers, (Refused,), verify, 2.0, 3, 0, exploration)
+    return AutoTuner(FakeStopwatch(times), buffers, (Refused,), verify, 2.0, 3, 0, exploration, **options)
 
 
 TIMES = {f"rank={number}": float(number) for number in range(1, 100)}
@@ -115,6 +116,17 @@ def test_tuning_goes_on_around_the_best_so_far_within_its_budget():
     assert tuned.call.detail == "rank=20 of=22 enumerated=20 checked=40" and tuned.median_us == 20.0
     assert near.asked[0] == ["rank=40", "rank=41"], "the heuristic's best come first"
     assert near.asked[1] == ["rank=28", "rank=29", "rank=30"], "then whoever leads"
+
+
+def test_under_load_more_of_those_screened_without_it_are_compared(monkeypatch):
+    compared, soaked = [], []
+    monkeypatch.setattr(autotune, "keep_busy", lambda graphs, seconds: soaked.append((len(graphs), seconds)))
+    monkeypatch.setattr(
+        autotune, "interleave", lambda graphs, *_: compared.append(len(graphs)) or [(1.0,)] * len(graphs)
+    )
+    for soak_s in (0.0, 0.25):
+        tuner_of(TIMES, Exploration(), soak_s=soak_s).choose([named("tn", number) for number in range(20, 29)])
+    assert compared == [3, 6] and soaked == [(3, 0.0), (6, 0.25)]
 
 
 def test_tuning_stops_when_time_or_configurations_run_out():

@@ -15,6 +15,8 @@ import numpy as np
 import pytest
 import torch
 
+from cudal2 import floor
+from cudal2.bench import timing
 from cudal2.bench.baselines import contestants
 from cudal2.bench.baselines.baseline import LibraryCall, NotSupportedError
 from cudal2.bench.baselines.enumeration import Algorithm
@@ -317,8 +319,26 @@ def test_what_heats_the_chip_is_soaked_first_in_every_process():
     assert [large.process_limits(number).warmup_s for number in (0, 1)] == [SETTINGS.presoak_s] * 2
     longer = dataclasses.replace(large, limits=RoundLimits(9, warmup_s=10, benchmark_s=10))
     assert longer.process_limits(0).warmup_s == 5.0
+    assert timing.soak_s(large.problem, SETTINGS) == SETTINGS.search_soak_s > 0
     warm = FinalRequest(Problem(1024, 2048, 2048), (), SETTINGS)
     assert warm.process_limits(0).warmup_s == SETTINGS.warm_s and not warm.heats
+    assert timing.soak_s(warm.problem, SETTINGS) == 0
+
+
+def test_where_the_chip_heats_a_selection_is_made_under_load(monkeypatch):
+    given = []
+    monkeypatch.setattr(
+        judge_module,
+        "contest",
+        lambda entrants, arena, limits: given.append(limits) or final.contest(entrants, arena, limits),
+    )
+    problem = Problem(16, 24, 64)
+    settings = dataclasses.replace(SETTINGS, search_soak_s=0.01)
+    request = FinalRequest(problem, ((CONFIG, BUILT), (OTHER, BUILT)), settings)
+    select(session_for(problem), request)
+    monkeypatch.setattr(floor, "floor_us", lambda m, n, k: floor.HEATING_FLOOR_US + 1)
+    select(session_for(problem), request)
+    assert [limits.warmup_s for limits in given] == [0.0, 0.01]
 
 
 def test_the_time_of_a_round_is_split_but_for_a_foreign_kernel():

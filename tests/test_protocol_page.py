@@ -14,6 +14,7 @@ from cudal2.bench.server import server, traffic
 from cudal2.bench.server.traffic import Traffic
 from cudal2.cli import eval_server
 from cudal2.cli.main import parser
+from cudal2.floor import HEATING_FLOOR_US
 from cudal2.problem import Problem
 from cudal2.records import finals
 from cudal2.records.latency import MOST_LOAD
@@ -41,7 +42,9 @@ def test_the_version_is_the_one_in_every_record():
         f"[{SETTINGS.final_rounds}] rounds in each (`final_rounds`)",
         f"{SETTINGS.final_processes} x {SETTINGS.final_rounds} rounds call one in "
         f"{2 ** (SETTINGS.final_processes * SETTINGS.final_rounds - 1)} won or lost by chance",
-        f"above {judge._HEATING_FLOOR_US:g} us a run heats",
+        f"above {HEATING_FLOOR_US:g} us a run heats",
+        f"replayed untimed in turn for [{SETTINGS.search_soak_s:g}] s (`search_soak_s`)",
+        f"({('', 'one', 'two', 'three', 'four', 'five', 'six')[autotune._KEPT_BEFORE_LOAD]} where",
         f"[{SETTINGS.presoak_s:g}] s (`presoak_s`), above {judge._WARMING_FLOOR_US:g} us for [{SETTINGS.warm_s:g}] s",
         f"there in [{SETTINGS.final_parts}] parts (`final_parts`;",
         f"{finals.STEADY_SPREAD:.0%} where the floor is up to {finals.STEADY_FLOOR_US:g} us and "

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
+import functools
+import itertools
 import types
 from collections import OrderedDict
 from pathlib import Path
@@ -9,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from cudal2 import floor
-from cudal2.bench import timing
+from cudal2.bench import jobs, timing
 from cudal2.bench.correctness import Checks
 from cudal2.bench.device import ClockSample
 from cudal2.bench.inputs import BufferSets, as_math
@@ -136,6 +139,23 @@ def test_the_host_works_while_the_device_does(session, host):
     host.events.clear()
     session.measure(candidate("two"), SETTINGS, True, candidate("unloadable"))
     assert host.events[-5:] == ["destroy", "load unloadable", "wait", "wait", "wait"], "the graph of the step before"
+
+
+def test_a_shape_that_heats_the_chip_is_timed_under_load(session, host, monkeypatch):
+    monkeypatch.setattr(floor, "floor_us", lambda m, n, k: floor.HEATING_FLOOR_US + 1)
+    settings = session.context(PROBLEM, SETTINGS).settings = dataclasses.replace(SETTINGS, search_soak_s=1.0)
+    ticks = itertools.count()
+    timed = functools.partial(timing.keep_busy, now=lambda: next(ticks) / 4)
+    monkeypatch.setattr(jobs, "keep_busy", timed)
+    row = session.measure(candidate("one"), settings, True)
+    assert row.status is Status.CORRECT and row.detail == "after 1 s under load"
+    assert len(row.times_us) == len(row.ref_times_us) == 3, "what runs before is not timed"
+    rounds = host.events[8:]
+    assert rounds.count("reference") == rounds.count("replay") == 3 + 3, "three turns before one second is over"
+    waits = [place for place, event in enumerate(rounds) if event == "wait"]
+    assert len(waits) == 2 + 3 and waits[2] - waits[1] == 2 * 3 + 1, "the last turn runs on into the timed ones"
+    monkeypatch.setattr(floor, "floor_us", lambda m, n, k: floor.HEATING_FLOOR_US)
+    assert session.measure(candidate("one"), settings, True).detail == ""
 
 
 def test_alone_a_candidate_is_timed_too(session):

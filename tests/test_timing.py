@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from cudal2.bench import timing
-from cudal2.bench.timing import interleave, launches_for, sized_graph, too_fast
+from cudal2.bench.timing import interleave, keep_busy, launches_for, sized_graph, too_fast
 from cudal2.floor import physical_us
 from cudal2.problem import Problem
 
@@ -90,6 +90,27 @@ def test_one_may_run_first_and_one_last() -> None:
     chip = DriftingChip()
     interleave([chip.contestant("a", 1.0)], 2, random.Random(0), first=0, last=0)
     assert chip.order == ["a", "a"]
+
+
+def test_under_load_the_device_never_stands_still_and_the_last_turn_is_not_waited_for() -> None:
+    events: list[str] = []
+    clock = iter([0.0, 0.1, 0.2, 0.29, 0.31])
+
+    def graph(name: str) -> Any:
+        def begin() -> Any:
+            number = sum(event.startswith(f"begin {name}") for event in events)
+            events.append(f"begin {name}{number}")
+            return lambda: events.append(f"wait {name}{number}")
+
+        return SimpleNamespace(begin=begin)
+
+    keep_busy([graph("a"), graph("b")], 0.3, lambda: next(clock))
+    turns = [[f"begin a{turn}", f"begin b{turn}"] for turn in range(3)]
+    waits = [[f"wait a{turn}", f"wait b{turn}"] for turn in range(2)]
+    assert events == [*turns[0], *turns[1], *waits[0], *turns[2], *waits[1]]
+    events.clear()
+    keep_busy([graph("a")], 0.0)
+    assert not events
 
 
 def test_launches_are_captured_once_and_never_between_the_events(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,7 +20,7 @@ import torch
 from cudal2.bench.context import ProblemContext
 from cudal2.bench.correctness import Aftermath, CheckResult
 from cudal2.bench.device import Clocks, DeviceInfo, describe
-from cudal2.bench.timing import TimedGraph, interleave, sized_launches, too_fast
+from cudal2.bench.timing import TimedGraph, interleave, keep_busy, sized_launches, soak_s, too_fast
 from cudal2.build.artifact import BuiltKernel
 from cudal2.errors import EnvironmentProblemError
 from cudal2.launch.driver import LaunchError, context_fault, ensure_context
@@ -157,7 +157,8 @@ class GpuSession:
         """Checks one candidate, times it beside the reference, checks what the timed launches wrote.
 
         Whatever the host can do while the device replays is done then: the candidate's graph is captured during the
-        first replay of the reference, and the cubin of the ``upcoming`` candidate loaded during the others.
+        first replay of the reference, and the cubin of the ``upcoming`` candidate loaded during the others. A problem
+        that heats the chip is replayed untimed before that: cool, candidates rank otherwise than in a final.
         """
         started = time.perf_counter()
         context = self.context(candidate.problem, settings)
@@ -187,6 +188,7 @@ class GpuSession:
             launches=graph.launches,
             max_error=checked.max_error,
             bench_s=time.perf_counter() - started,
+            detail=f"after {load_s:g} s under load" if (load_s := soak_s(candidate.problem, settings)) else "",
             **asdict(self.clocks.recent(math.inf)),
         )
 
@@ -210,6 +212,7 @@ class GpuSession:
             self._look_ahead(upcoming)
 
         timed = [graph, *([context.reference().graph] if reference else [])]
+        keep_busy(timed, soak_s(candidate.problem, settings))
         times = interleave(timed, settings.replays, rng, first=len(timed) - 1, last=0, meanwhile=meanwhile)
         return times, aftermath.result()
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import functools
 import math
 import random
+import time
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
@@ -18,6 +19,7 @@ from cudal2.bench import native
 from cudal2.bench.inputs import BufferSets
 from cudal2.launch.driver import Graph
 from cudal2.problem import Problem
+from cudal2.settings import BenchSettings
 
 #: Length, at most, of the short graph that tells the time that sizes the long one.
 _SIZING_MS = 0.5
@@ -311,6 +313,30 @@ def interleave(
             under_way[index].append(timed[index].begin())
     meanwhile()
     return [tuple(finish() for finish in row) for row in under_way]
+
+
+def soak_s(problem: Problem, settings: BenchSettings) -> float:
+    """Seconds under load before anything is chosen by its time: none where the chip stays cool in a final, too."""
+    return settings.search_soak_s if floor.heats(problem.m, problem.n, problem.k) else 0.0
+
+
+def keep_busy(timed: Sequence[Timed], seconds: float, now: Callable[[], float] = time.monotonic) -> None:
+    """Replays everyone in turn for so long and keeps no time: power and clocks settle under load.
+
+    The last turn is still under way when it returns, so that the device does not stand still before what follows.
+
+    Args:
+        timed: Contestants.
+        seconds: Wall time after which no turn begins; with 0 there is none.
+        now: Wall clock, seconds.
+    """
+    until = now() + seconds
+    under_way: list[Finish] = []
+    while now() < until:
+        begun = [one.begin() for one in timed]
+        for finish in under_way:
+            finish()
+        under_way = begun
 
 
 def too_fast(problem: Problem, time_us: float, fraction: float) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
@@ -120,7 +120,7 @@ class LocalRunner(Closing):
         Raises:
             EnvironmentProblemError: It cannot be written.
         """
-        self._log = RecordLog(directory, self.fingerprint(), session)
+        self._log = RecordLog(directory, self.fingerprint(), {"settings": asdict(self.settings), **(session or {})})
         return self._log
 
     def allowed(self, problem: Problem) -> NDArray[np.int64]:

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
 from cudal2.bench.baselines.baseline import Baseline, BothLayouts, LibraryCall
-from cudal2.bench.timing import Stopwatch, interleave, launches_for
+from cudal2.bench.timing import Stopwatch, interleave, keep_busy, launches_for
 from cudal2.errors import WorkerError
 from cudal2.problem import Layout
 
@@ -28,6 +28,8 @@ logger = logging.getLogger(__name__)
 _SCREEN_MS = 0.25
 _SCREEN_REPLAYS = 3
 _KEPT_PER_LAYOUT = 3
+#: Where the last comparison is under load and the screening before it is not, which ranks otherwise.
+_KEPT_BEFORE_LOAD = 6
 #: An algorithm this much slower than the best so far in its first launch or its first graph is not screened further.
 _HOPELESS = 1.25
 #: What launching one kernel from Python between two events may add; graphs, which rank, are free of it.
@@ -136,6 +138,7 @@ class AutoTuner:
         seed: Seed of its orders.
         exploration: How far to go beyond what is offered.
         fault: The error that made the CUDA context useless, if any.
+        soak_s: Seconds under load before the last comparison.
     """
 
     def __init__(
@@ -149,6 +152,7 @@ class AutoTuner:
         seed: int = 0,
         exploration: Exploration | None = None,
         fault: Callable[[], str | None] = lambda: None,
+        soak_s: float = 0.0,
     ) -> None:
         self._stopwatch = stopwatch
         self._buffers = buffers
@@ -159,6 +163,7 @@ class AutoTuner:
         self._rng = random.Random(seed)
         self._exploration = exploration or Exploration()
         self._fault = fault
+        self._soak_s = soak_s
         self._screened: dict[str, float] = {}
 
     def choose(
@@ -177,7 +182,7 @@ class AutoTuner:
             screening.extend(call for call in calls if call.layout == layout)
             first = screening.best(1)
             counts[layout] = self._explore(screening, (further or {}).get(layout))
-            best = screening.best(_KEPT_PER_LAYOUT)
+            best = screening.best(_KEPT_BEFORE_LOAD if self._soak_s else _KEPT_PER_LAYOUT)
             # The best answer of the heuristic always stays: what is enumerated must beat it interleaved.
             finalists += [*best, *(call for call in first if call not in best)]
         medians = self._compare(finalists)
@@ -282,6 +287,7 @@ class AutoTuner:
             for call in calls:
                 launches = launches_for(self._screened[call.detail], self._replay_ms)
                 graphs.append(self._stopwatch.graph(call.on(self._buffers), launches))
+            keep_busy(graphs, self._soak_s)
             return [statistics.median(times) for times in interleave(graphs, self._rounds, self._rng)]
         finally:
             for graph in graphs:

@@ -9,7 +9,7 @@ from cudal2.bench.baselines.autotune import AutoTuner, Exploration
 from cudal2.bench.baselines.baseline import LAYOUTS, Baseline, BothLayouts, LibraryCall, NotSupportedError
 from cudal2.bench.baselines.libraries import VendorLibraries, library_errors
 from cudal2.bench.correctness import Checks
-from cudal2.bench.timing import Stopwatch, interleave, sized_graph
+from cudal2.bench.timing import Stopwatch, interleave, keep_busy, sized_graph, soak_s
 from cudal2.errors import EnvironmentProblemError
 from cudal2.launch.driver import context_fault
 from cudal2.problem import Problem
@@ -39,6 +39,7 @@ class Reference:
         def verify(call: Baseline) -> str:
             return checks.run(call.on(check_buffers), stopwatch.stream).reason
 
+        load_s = soak_s(problem, settings)
         tuner = AutoTuner(
             stopwatch,
             buffers,
@@ -49,6 +50,7 @@ class Reference:
             settings.seed,
             Exploration(settings.enumerated_results, settings.enumeration_s),
             context_fault,
+            load_s,
         )
         chosen = tuner.choose(self._calls(), self._libraries.enumerated())
         if not chosen:
@@ -60,6 +62,7 @@ class Reference:
         contestant = best.call.on(buffers)
         self.detail = best.call.detail
         self.graph = sized_graph(stopwatch, contestant, settings.replay_ms)
+        keep_busy([self.graph], load_s)
         times = interleave([self.graph], settings.replays, random.Random(settings.seed))
         self.median_us = statistics.median(times[0])
 

@@ -24,7 +24,7 @@ from cudal2.bench.correctness import Aftermath, CheckResult
 from cudal2.bench.device import Clocks
 from cudal2.bench.foreign.process import ForeignError
 from cudal2.bench.judge.final import Entrant, Prepared, Visitor
-from cudal2.bench.timing import Contestant, TimedGraph, sized_graph, too_fast
+from cudal2.bench.timing import Contestant, TimedGraph, sized_graph, soak_s, too_fast
 from cudal2.build.artifact import BuiltKernel
 from cudal2.errors import WorkerError
 from cudal2.launch.driver import context_fault
@@ -237,6 +237,7 @@ def tuner(arena: DeviceArena) -> AutoTuner:
         settings.seed,
         Exploration(settings.enumerated_results, settings.enumeration_s),
         context_fault,
+        soak_s(arena.context.problem, settings),
     )
 
 

@@ -23,12 +23,13 @@ from cudal2.bench.judge.arena import DeviceArena, baseline_entrants, call_entran
 from cudal2.bench.judge.final import Contest, Entrant, contest
 from cudal2.bench.judge.foreign import foreign_entrants
 from cudal2.bench.rounds import RoundLimits
+from cudal2.bench.timing import soak_s
 from cudal2.bench.worker import PREPARE_DEADLINE_S, Worker, call_each, call_together
 from cudal2.build.artifact import BuiltKernel
 from cudal2.build.cores import default_jobs
 from cudal2.build.foreign import ForeignKernel
 from cudal2.errors import WorkerError
-from cudal2.floor import floor_us
+from cudal2.floor import floor_us, heats
 from cudal2.problem import Problem
 from cudal2.progress import track
 from cudal2.records.measurement import Measurement
@@ -42,8 +43,6 @@ _SETUP_DEADLINE_S = 240.0
 _ROUND_DEADLINE_S = 20.0
 #: What each optional contestant may take to compile and tune when nothing of it is cached.
 _OPTIONAL_DEADLINE_S = 240.0
-#: Above this floor a run heats the chip to its power limit, and clocks fall until it is warm.
-_HEATING_FLOOR_US = 100.0
 #: Above this one it draws enough power for its clocks to fall within the first rounds.
 _WARMING_FLOOR_US = 5.0
 #: In the free text of rows that a selection timed.
@@ -76,7 +75,7 @@ class FinalRequest:
     @property
     def heats(self) -> bool:
         """Whether its rounds run the chip into its power limit."""
-        return floor_us(self.problem.m, self.problem.n, self.problem.k) > _HEATING_FLOOR_US
+        return heats(self.problem.m, self.problem.n, self.problem.k)
 
     @property
     def soak_s(self) -> float:
@@ -84,7 +83,7 @@ class FinalRequest:
         floor = floor_us(self.problem.m, self.problem.n, self.problem.k)
         if floor <= _WARMING_FLOOR_US:
             return 0.0
-        return self.settings.presoak_s if floor > _HEATING_FLOOR_US else self.settings.warm_s
+        return self.settings.presoak_s if self.heats else self.settings.warm_s
 
     @property
     def parts(self) -> int:
@@ -174,7 +173,8 @@ def select(session: Any, request: FinalRequest) -> Selection:
         if len(request.candidates) <= settings.finalists:
             return Selection(tuple(ours), tuned, (), optional)
         entrants = [*ours, *call_entrants(restored(libraries, tuned))]
-        held = contest(entrants, arena, RoundLimits(settings.selection_rounds, seed=settings.seed))
+        load_s = soak_s(request.problem, settings)
+        held = contest(entrants, arena, RoundLimits(settings.selection_rounds, warmup_s=load_s, seed=settings.seed))
     rows = [
         dataclasses.replace(
             row, process_rounds=(), detail="; ".join(part for part in (SELECTION_DETAIL, row.detail) if part)
