@@ -13,7 +13,7 @@ from cudal2.errors import ToolchainError
 from cudal2.paths import kernels_dir
 from cudal2.problem import Acc, Dtype, Layout, precision_of, require_accumulator
 from cudal2.space.config import KernelConfig
-from cudal2.space.families import FAMILIES, Family, family_of
+from cudal2.space.families import FAMILIES, Compiler, Family, family_of
 
 ENTRY = "cudal2_gemm"
 _INCLUDE = re.compile(r'^\s*#\s*include\s+"([^"]+)"', re.M)
@@ -32,6 +32,7 @@ class KernelSource:
         smem_bytes: Dynamic shared memory of one block.
         register_pool: Registers of one block that the kernel's setmaxnreg hands out; 0 where it uses none.
         include_dir: Where ``#include "cudal2/..."`` is found.
+        compiler: What compiles it.
     """
 
     name: str
@@ -42,6 +43,7 @@ class KernelSource:
     smem_bytes: int
     register_pool: int
     include_dir: Path
+    compiler: Compiler = "nvrtc"
 
 
 def build_key(config: KernelConfig, acc: Acc, layout: Layout, dtype: Dtype = "fp16") -> str:
@@ -95,6 +97,7 @@ def render(
         smem_bytes=family.geometry.smem_bytes(config),
         register_pool=family.geometry.register_pool(config),
         include_dir=folder / "include",
+        compiler=family.compiler,
     )
 
 

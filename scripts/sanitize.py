@@ -70,7 +70,7 @@ def main() -> int:
         if arguments.out:
             require_writable(arguments.out.parent, "--out")
         sanitizer = Sanitizer.locate()
-    families = arguments.families or list(FAMILIES)
+    families = arguments.families or [one.name for one in FAMILIES.values() if one.compiler == "nvrtc"]
     corners, never = plan(families)
     note(f"{len(corners)} configurations of {', '.join(families)}; legal on none of the shapes: {never or 'none'}")
     cases = build(arguments, limited(corners, arguments.limit))
@@ -96,7 +96,9 @@ def main() -> int:
 def parse() -> argparse.Namespace:
     """The command line."""
     parser = shared.Parser(description=__doc__)
-    parser.add_argument("--families", nargs="+", choices=tuple(FAMILIES), help="kernel families (default: all)")
+    parser.add_argument(
+        "--families", nargs="+", choices=tuple(FAMILIES), help="kernel families (default: all of NVRTC)"
+    )
     parser.add_argument(
         "--tools", nargs="+", choices=tuple(TOOLS), default=DEFAULT_TOOLS, help=f"default: {' '.join(DEFAULT_TOOLS)}"
     )

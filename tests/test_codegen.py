@@ -12,7 +12,7 @@ import pytest
 from cudal2 import codegen
 from cudal2.errors import ToolchainError, UsageError
 from cudal2.paths import kernels_dir
-from cudal2.space.config import Sm80MmaConfig, Sm90SmallConfig, Sm90WsConfig
+from cudal2.space.config import Sm80MmaConfig, Sm90CollectiveConfig, Sm90SmallConfig, Sm90WsConfig
 from cudal2.space.families import FAMILIES
 from cudal2.space.sm90_ws import geometry
 
@@ -36,6 +36,9 @@ MMA = Sm80MmaConfig(128, 128, 32, 4, 2, 2, "swizzle", 2, "plain", "wide", 16, 2)
 ODD = Sm80MmaConfig(16, 96, 16, 3, 1, 2, "pad", 1, "staggered", "direct", 2, 4)
 SMALL = Sm90SmallConfig(64, 32, 64, 4, "wgmma", 4, 1)
 TINY = Sm90SmallConfig(32, 32, 128, 2, "mma", 4, 8)
+COLLECTIVE = Sm90CollectiveConfig(128, 256, 64, cluster_m=2, raster="m", max_swizzle=8)
+STREAM_K = Sm90CollectiveConfig(128, 128, 128, stages=3, epilogue="nosmem", scheduler="stream_k", split_k=4)
+ONE_TILE = Sm90CollectiveConfig(64, 32, 64, schedule="warpspecialized")
 RENDERS = [
     (BASE, "fp32", "tn", "fp16"),
     (SPLIT, "fp32", "tn", "fp16"),
@@ -46,6 +49,9 @@ RENDERS = [
     (MMA, "fp32", "nn", "bf16"),
     (SMALL, "fp32", "tn", "fp16"),
     (TINY, "fp16", "nn", "fp16"),
+    (COLLECTIVE, "fp32", "tn", "fp16"),
+    (STREAM_K, "fp16", "nn", "fp16"),
+    (ONE_TILE, "fp32", "nn", "bf16"),
 ]
 
 
@@ -182,7 +188,7 @@ def test_a_header_included_by_a_header_counts_and_a_missing_one_is_named(kernels
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_another_family_changes_neither_version_nor_digest(family, kernels):
-    config = {"sm90_ws": BASE, "sm90_small": SMALL, "sm80_mma": MMA}[family]
+    config = {"sm90_ws": BASE, "sm90_small": SMALL, "sm80_mma": MMA, "sm90_collective": COLLECTIVE}[family]
     version, digest = (
         codegen.generator_version(family, kernels=kernels),
         codegen.render(config, "fp32", "tn", kernels=kernels).digest,
@@ -201,6 +207,28 @@ def test_the_version_of_several_families_is_their_versions_by_name():
     versions = [codegen.generator_version(name) for name in sorted(FAMILIES)]
     assert codegen.generator_version(*FAMILIES, "sm90_ws") == "+".join(versions)
     assert len(set(versions)) == len(FAMILIES)
+
+
+@pytest.mark.parametrize(
+    ("change", "same"),
+    [
+        ({"raster": "n"}, True),
+        ({"max_swizzle": 1}, True),
+        ({"tile_k": 128}, False),
+        ({"stages": 3}, False),
+        ({"schedule": "pingpong"}, False),
+        ({"cluster_n": 2}, False),
+        ({"epilogue": "nosmem"}, False),
+        ({"scheduler": "stream_k"}, False),
+    ],
+)
+def test_run_time_axes_of_sm90_collective_share_a_kernel(change, same):
+    changed = dataclasses.replace(COLLECTIVE, **change)
+    texts = [codegen.render(config, "fp32", "tn").text for config in (COLLECTIVE, changed)]
+    assert (texts[0] == texts[1]) is same and changed.name != COLLECTIVE.name
+    assert (codegen.build_key(changed, "fp32", "tn") == codegen.build_key(COLLECTIVE, "fp32", "tn")) is same
+    splits = [dataclasses.replace(STREAM_K, split_k=split) for split in (1, 8)]
+    assert len({codegen.build_key(config, "fp32", "tn") for config in splits}) == 1
 
 
 def test_digest_does_not_depend_on_where_the_kernels_are(kernels):

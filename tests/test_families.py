@@ -242,7 +242,7 @@ def test_a_recording_of_a_second_family_is_found_by_its_whole_name(
     names = [f"h200_{stem}_fp32_tn.parquet" for stem in ("sm80", "sm90", "sm90_small", "sm90_wide")]
     for name in names:
         (tmp_path / "recordings" / name).touch()
-    found = {family: bundled_recording("fp32", family).name for family in FAMILIES}
+    found = {family: bundled_recording("fp32", family).name for family in FAMILIES if family != "sm90_collective"}
     assert found == {"sm90_ws": names[1], "sm90_small": names[2], "sm80_mma": names[0]}
     (tmp_path / "recordings" / names[2]).unlink()
     with pytest.raises(RecordError, match="of sm90_small ships"):

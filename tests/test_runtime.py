@@ -15,6 +15,7 @@ import torch
 from fabricated_recording import FINGERPRINT
 
 from cudal2.errors import EnvironmentProblemError, NothingValidError, NotLoadedError, ToolchainError, UsageError
+from cudal2.launch.plan import plan_launch
 from cudal2.problem import Problem
 from cudal2.runtime import hgemm, kernels, op, reset, stats, warmup
 from cudal2.runtime.kernels import DeviceKernels, Route
@@ -53,7 +54,9 @@ def device_kernels(load):
 
 def test_the_table_s_kernel_is_loaded_once(table):
     loads = []
-    loaded = device_kernels(lambda config, problem: loads.append((config, problem)) or SimpleNamespace())
+    loaded = device_kernels(
+        lambda config, problem: loads.append((config, problem)) or SimpleNamespace(plan=plan_launch)
+    )
     routes = [loaded.route(PROBLEM, table) for _ in range(3)]
     assert loads == [(CONFIG, PROBLEM)]
     assert all((route.reason, route.config, route.pdl) == ("", CONFIG, True) for route in routes)
@@ -68,7 +71,7 @@ def test_a_shape_nobody_measured_says_what_would_help(table):
 
 def test_a_shape_no_tensor_map_can_describe_gets_a_kernel_that_loads_by_address(table):
     loads = []
-    loaded = device_kernels(lambda config, problem: loads.append(config) or SimpleNamespace())
+    loaded = device_kernels(lambda config, problem: loads.append(config) or SimpleNamespace(plan=plan_launch))
     measured = loaded.route(Problem(123, 456, 789), table)
     assert measured.kernel is None and not loads, "nobody is given a kernel unasked that may be slower than the library"
     assert measured.reason.endswith("; strict=True runs an untuned one")
@@ -104,7 +107,7 @@ def test_a_bug_in_loading_is_not_hidden(table):
 
 
 def test_nothing_is_loaded_during_a_capture(table):
-    loaded = device_kernels(lambda config, problem: SimpleNamespace())
+    loaded = device_kernels(lambda config, problem: SimpleNamespace(plan=plan_launch))
     with pytest.raises(NotLoadedError, match=r"warmup\(\['128_256_512'\]\) before the capture"):
         loaded.route(PROBLEM, table, capturing=True)
     loaded.route(PROBLEM, table)
@@ -118,7 +121,7 @@ def test_threads_share_one_load(table):
     def slow(config, problem):
         loads.append(config)
         time.sleep(0.05)
-        return SimpleNamespace()
+        return SimpleNamespace(plan=plan_launch)
 
     loaded, found = device_kernels(slow), []
     threads = [threading.Thread(target=lambda: found.append(loaded.route(PROBLEM, table).kernel)) for _ in range(8)]
@@ -140,7 +143,7 @@ class Launched:
         self.calls = []
 
     def route(self, problem=PROBLEM):
-        return Route(problem, kernel=SimpleNamespace(function=None), config=CONFIG, sm_count=132)
+        return Route(problem, kernel=SimpleNamespace(function=None, plan=plan_launch), config=CONFIG, sm_count=132)
 
     def launch(self, owner, params, stream):
         self.calls.append((owner, params, stream))

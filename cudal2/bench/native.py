@@ -251,7 +251,7 @@ def bound_submitter(launch: KernelLaunch, params: ParamSets, stream: int) -> Sub
 def kernel_submitter(launch: KernelLaunch, stream: int, operands: Operands) -> Submitter:
     """A kernel of ours; its tensor maps are encoded per request."""
     config, function = launch.handles(stream)
-    params, plan = ParamSets.blank(launch.plan), launch.plan
+    params, plan = ParamSets.blank(launch.plan, launch.workspace), launch.plan
     maps = (_map(spec, params.field(name)) for name, spec in (("a", plan.a), ("b", plan.b), ("c", plan.c)))
     encode, submit = (driver_function(name) for name in ("cuTensorMapEncodeTiled", "cuLaunchKernelEx"))
     slots = (_Address * 3)(*(params.field(name) or None for name in ("a_ptr", "b_ptr", "c_ptr")))

@@ -24,6 +24,7 @@ class BuiltKernel:
         compile_s: Seconds the compiler took.
         log_path: What the compiler said.
         entry: Symbol of the kernel.
+        library_path: Host code that fills the kernel's parameters, for kernels that nvcc compiles.
     """
 
     name: str
@@ -36,6 +37,7 @@ class BuiltKernel:
     compile_s: float
     log_path: Path
     entry: str = ENTRY
+    library_path: Path | None = None
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
     ROOT/<target>-<toolchain signature>/toolchain.json
     ROOT/<target>-<toolchain signature>/<build key>.<source digest>/{source.cu,kernel.cubin,build.json,log.txt}
+                                                                        and kernel.so where the kernel has host code
 
 Failed compiles are entries too. A cache carried to a machine that cannot compile is found there all the same.
 """
@@ -58,7 +59,7 @@ class BuildCache:
         Raises:
             CacheError: A damaged entry cannot be moved aside.
         """
-        for folder in self._folders(toolchain):
+        for folder in self._folders(toolchain.of(source)):
             entry = folder / _entry_name(source)
             if not entry.is_dir():
                 continue
@@ -74,6 +75,7 @@ class BuildCache:
         Raises:
             CacheError: The cache cannot be written.
         """
+        toolchain = toolchain.of(source)
         folder = self._folder(toolchain)
         final = folder / _entry_name(source)
         try:
@@ -187,6 +189,9 @@ def _write_entry(folder: Path, source: KernelSource, compilation: Compilation) -
         "compile_s": round(compilation.compile_s, 4),
         "cubin_sha256": hashlib.sha256(compilation.cubin).hexdigest(),
     }
+    if compilation.library:
+        values["library_sha256"] = hashlib.sha256(compilation.library).hexdigest()
+        _write_durably(folder / "kernel.so", compilation.library)
     _write_durably(folder / "source.cu", source.text.encode())
     _write_durably(folder / "log.txt", compilation.log.encode())
     if not compilation.reason:
@@ -223,9 +228,10 @@ def _read_entry(entry: Path, source: KernelSource) -> BuildResult:
     counts = [values[name] for name in ("registers", "spill_bytes", "smem_bytes", "threads")]
     if not all(type(count) is int and count >= 0 for count in counts):
         raise ValueError("its resource use is not what was written")
-    cubin_path = entry / "kernel.cubin"
-    if hashlib.sha256(cubin_path.read_bytes()).hexdigest() != values["cubin_sha256"]:
-        raise ValueError("its cubin is not the one that was written")
+    cubin_path, library_path = entry / "kernel.cubin", entry / "kernel.so" if source.compiler == "nvcc" else None
+    _require(cubin_path, values["cubin_sha256"])
+    if library_path is not None:
+        _require(library_path, values["library_sha256"])
     return BuiltKernel(
         name=values["name"],
         digest=values["digest"],
@@ -236,7 +242,13 @@ def _read_entry(entry: Path, source: KernelSource) -> BuildResult:
         threads=values["threads"],
         compile_s=values["compile_s"],
         log_path=log_path,
+        library_path=library_path,
     )
+
+
+def _require(path: Path, sha256: str) -> None:
+    if hashlib.sha256(path.read_bytes()).hexdigest() != sha256:
+        raise ValueError(f"its {path.name} is not the one that was written")
 
 
 def _rename_unless_present(temp: Path, final: Path) -> None:

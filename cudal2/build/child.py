@@ -12,6 +12,7 @@ from pathlib import Path
 from cudal2.build.artifact import BuildResult
 from cudal2.build.cache import BuildCache
 from cudal2.build.compiler import compile_source
+from cudal2.build.nvcc import KERNEL_DEADLINE_S
 from cudal2.build.toolchain import Toolchain
 from cudal2.codegen import KernelSource
 from cudal2.errors import Cudal2Error
@@ -30,7 +31,7 @@ def serve(connection: Connection, cache_root: Path, toolchain: Toolchain, pch_di
         while True:
             source, use_pch = connection.recv()
             # The default action of SIGALRM ends the process even inside the compiler, where no Python runs.
-            signal.alarm(math.ceil(deadline_s) + _ORPHAN_MARGIN_S)
+            signal.alarm(math.ceil(limit_s(source, deadline_s)) + _ORPHAN_MARGIN_S)
             answer = compiler.answer(source, use_pch)
             signal.alarm(0)
             connection.send(answer)
@@ -38,6 +39,11 @@ def serve(connection: Connection, cache_root: Path, toolchain: Toolchain, pch_di
         return  # the parent closed the pipe, or died
     finally:
         shutil.rmtree(pch_dir, ignore_errors=True)
+
+
+def limit_s(source: KernelSource, deadline_s: float) -> float:
+    """Longest compile of a source: nvcc has a deadline of its own, and there is an answer when it is over."""
+    return deadline_s if source.compiler == "nvrtc" else deadline_s + KERNEL_DEADLINE_S
 
 
 class _Compiler:

@@ -7,7 +7,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from cudal2.build import nvrtc
+from cudal2.build import nvcc, nvrtc
 from cudal2.build.toolchain import Toolchain
 from cudal2.codegen import ENTRY, KernelSource, headers_digest
 from cudal2.errors import ToolchainError
@@ -40,6 +40,7 @@ class Compilation:
         compile_s: Seconds.
         pch_used: Whether a precompiled header was read, not made.
         pch_failed: Whether it could be neither; the source was then compiled without.
+        library: The host half of what nvcc compiles, a shared library; empty without one.
     """
 
     cubin: bytes
@@ -51,6 +52,7 @@ class Compilation:
     compile_s: float
     pch_used: bool
     pch_failed: bool = False
+    library: bytes = b""
 
 
 def compile_source(source: KernelSource, toolchain: Toolchain, pch_dir: Path | None = None) -> Compilation:
@@ -65,20 +67,28 @@ def compile_source(source: KernelSource, toolchain: Toolchain, pch_dir: Path | N
         ToolchainError: A header is missing, or one of ours changed since the source was rendered.
     """
     begin = time.perf_counter()
-    cubin, log = _compile(source, toolchain, pch_dir)
-    pch_failed = not cubin and pch_dir is not None and _PCH_FAILED.search(log) is not None
-    if pch_failed:
-        cubin, log = _compile(source, toolchain, None)
+    toolchain = toolchain.of(source)
+    library, pch_failed = b"", False
+    if source.compiler == "nvcc":
+        assert toolchain.nvcc is not None, toolchain.unavailable
+        folders = (source.include_dir, *toolchain.include_dirs)
+        cubin, library, log = nvcc.compile_kernel(toolchain.nvcc, source.text, toolchain.target, folders)
+    else:
+        cubin, log = _compile(source, toolchain, pch_dir)
+        pch_failed = not cubin and pch_dir is not None and _PCH_FAILED.search(log) is not None
+        if pch_failed:
+            cubin, log = _compile(source, toolchain, None)
     if lost := _LOST_HEADER.search(log):
+        name = "nvcc" if source.compiler == "nvcc" else "NVRTC"
         raise ToolchainError(
-            f"NVRTC {lost.group(0)}: the header packages are damaged: {nvrtc.INSTALL} --force-reinstall"
+            f"{name} {lost.group(0)}: the header packages are damaged: {nvrtc.INSTALL} --force-reinstall"
         )
     if headers_digest(source.text, source.include_dir) != source.headers:
         raise ToolchainError(f"the kernel headers in {source.include_dir} changed during the build: run it again")
     compile_s = time.perf_counter() - begin
     usage = _entry_report(log)
     registers, stack_bytes = _number(_REGISTERS, usage), _number(_STACK, usage)
-    reason = _rejection(log) if not cubin else _unfitness(source, log, registers)
+    reason = _rejection(source, log) if not cubin else _unfitness(source, log, registers)
     return Compilation(
         cubin=b"" if reason else cubin,
         reason=reason,
@@ -89,6 +99,7 @@ def compile_source(source: KernelSource, toolchain: Toolchain, pch_dir: Path | N
         compile_s=compile_s,
         pch_used=_PCH_USED.search(log) is not None,
         pch_failed=pch_failed,
+        library=b"" if reason else library,
     )
 
 
@@ -111,11 +122,12 @@ def _number(pattern: re.Pattern[str], text: str) -> int:
     return int(match.group(1)) if match else 0
 
 
-def _rejection(log: str) -> str:
+def _rejection(source: KernelSource, log: str) -> str:
     """First error of a rejected source, on one line."""
     lines = [line.strip() for line in log.splitlines() if line.strip()]
     first = next((line for line in lines if re.search(r"\b(?:error|fatal)\b", line)), lines[0] if lines else "no log")
-    return f"rejected by NVRTC: {' '.join(first.split())}"
+    name = "nvcc" if source.compiler == "nvcc" else "NVRTC"
+    return f"rejected by {name}: {' '.join(first.split())}"
 
 
 def _unfitness(source: KernelSource, log: str, registers: int) -> str:

@@ -9,10 +9,10 @@ from pathlib import Path
 _BYTES_PER_JOB = 2**30
 
 
-def default_jobs() -> int:
+def default_jobs(bytes_per_job: int = _BYTES_PER_JOB) -> int:
     """Cores this process may use, at most as many as there is memory for."""
     cores = min(len(os.sched_getaffinity(0)), _cgroup_cores())
-    return max(1, min(cores, _available_bytes() // _BYTES_PER_JOB))
+    return max(1, min(cores, _available_bytes() // bytes_per_job))
 
 
 def _cgroup_cores() -> int:

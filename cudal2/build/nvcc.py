@@ -1,6 +1,6 @@
 """Finds nvcc and runs it: with a deadline for the whole process group, and everything it says kept in a file.
 
-Only foreign sources need it; kernels of our own are compiled by NVRTC.
+Foreign sources need it, and the one family of ours that has host code; the others are compiled by NVRTC.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import re
 import shutil
 import signal
 import subprocess
+import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from importlib import metadata
@@ -22,7 +23,16 @@ from cudal2.errors import ToolchainError
 OLDEST = (12, 0)
 _RELEASE = re.compile(r"release (\d+)\.(\d+), V([\d.]+)")
 _VERSION_DEADLINE_S = 30.0
-REMEDY = "install a CUDA toolkit and set CUDA_HOME, or pip install nvidia-cuda-nvcc"
+REMEDY = "install a CUDA toolkit and set CUDA_HOME, or pip install 'cudal2[nvcc]'"
+#: CUTLASS's collectives take 30 to 60 s on a core of their own.
+KERNEL_DEADLINE_S = 600.0
+#: Peak of nvcc on one of them.
+KERNEL_BYTES = 7 * 2**29
+#: The host half calls the driver directly, which whoever loads it has loaded; nothing of it but the entries is visible.
+KERNEL_FLAGS = (
+    *("-std=c++17", "-O3", "-DNDEBUG", "--expt-relaxed-constexpr", "-Xptxas", "-v", "-shared", "-Xcompiler", "-fPIC"),
+    *("-Xcompiler", "-fvisibility=hidden", "-Xlinker", "-s", "-DCUTLASS_ENABLE_DIRECT_CUDA_DRIVER_CALL=1"),
+)
 
 
 @dataclass(frozen=True)
@@ -71,7 +81,10 @@ class Nvcc:
         Returns:
             Why it failed, in a few words; empty if it did not.
         """
-        command = [str(self.path), *arguments]
+        # pip's packages keep the runtime where nvcc itself does not look for it.
+        libraries = self.path.resolve().parents[1] / "lib"
+        beside = [f"-L{libraries}"] if (libraries / "libcudart_static.a").is_file() else []
+        command = [str(self.path), *beside, *arguments]
         with log.open("wb") as output:
             output.write(f"{' '.join(command)}\n".encode())
             output.flush()
@@ -83,6 +96,36 @@ class Nvcc:
         if code < 0:
             return f"nvcc died of {signal.Signals(-code).name}"
         return f"nvcc ended with exit code {code}" if code else ""
+
+
+def compile_kernel(
+    nvcc: Nvcc, text: str, target: str, include_dirs: Sequence[Path], deadline_s: float = KERNEL_DEADLINE_S
+) -> tuple[bytes, bytes, str]:
+    """Compiles one source with host code in it.
+
+    Args:
+        nvcc: By what.
+        text: CUDA C++.
+        target: For example ``sm_90a``.
+        include_dirs: Header folders, in search order.
+        deadline_s: Seconds it may take.
+
+    Returns:
+        The cubin and the shared library, both empty if the source was rejected, and the log.
+    """
+    with tempfile.TemporaryDirectory(prefix="cudal2-nvcc-") as temporary:
+        folder = Path(temporary)
+        (folder / "kernel.cu").write_text(text, encoding="utf-8")
+        code = f"arch=compute_{target.removeprefix('sm_')},code={target}"
+        arguments = [*KERNEL_FLAGS, "-gencode", code, "--keep", "--keep-dir", temporary]
+        arguments += [*(f"-I{path}" for path in include_dirs), "-o", str(folder / "kernel.so")]
+        failure = nvcc.run([*arguments, str(folder / "kernel.cu")], folder / "log", deadline_s)
+        # The first line is the command, whose paths are this machine's.
+        log = (folder / "log").read_text(encoding="utf-8", errors="replace").partition("\n")[2]
+        if failure:
+            return b"", b"", f"{log}\n{failure}".strip()
+        (cubin,) = (path for path in folder.glob("kernel*.cubin") if "_dlink" not in path.name)
+        return cubin.read_bytes(), (folder / "kernel.so").read_bytes(), log
 
 
 def _candidates() -> Iterator[Path]:

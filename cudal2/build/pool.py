@@ -16,9 +16,10 @@ from typing import TypeAlias
 
 from cudal2.build.artifact import BuildResult, CompileFailure
 from cudal2.build.cache import BuildCache
-from cudal2.build.child import serve
+from cudal2.build.child import limit_s, serve
 from cudal2.build.compiler import compile_source
 from cudal2.build.cores import default_jobs
+from cudal2.build.nvcc import KERNEL_BYTES
 from cudal2.build.toolchain import Toolchain
 from cudal2.closing import Closing
 from cudal2.codegen import KernelSource, build_key, render
@@ -93,8 +94,8 @@ class BuildPool(Closing):
             found = self._cache.lookup(source, self._toolchain)
             if found is not None:
                 finish(found)
-            elif not self._toolchain.can_compile:
-                finish(_cannot_compile(source, self._toolchain))
+            elif not self._toolchain.of(source).can_compile:
+                finish(_cannot_compile(source, self._toolchain.of(source)))
             else:
                 missing.append(source)
         try:
@@ -113,6 +114,8 @@ class BuildPool(Closing):
     def _compile(self, missing: deque[KernelSource], finish: OnDone) -> None:
         deaths: Counter[str] = Counter()
         wanted = min(self._jobs, len(missing))
+        if any(source.compiler == "nvcc" for source in missing):
+            wanted = min(wanted, default_jobs(KERNEL_BYTES))
         while missing or any(slot.source for slot in self._slots):
             while len(self._slots) < wanted:
                 self._slots.append(self._start())
@@ -136,10 +139,14 @@ class BuildPool(Closing):
     def _ready(self) -> list[tuple[_Slot, KernelSource]]:
         """Waits until a process answers, dies or runs out of time."""
         busy = [(slot, slot.source) for slot in self._slots if slot.source is not None]
-        earliest = min(slot.started for slot, _ in busy) + self._deadline_s
+        earliest = min(slot.started + limit_s(source, self._deadline_s) for slot, source in busy)
         answered = wait([slot.connection for slot, _ in busy], timeout=max(0.0, earliest - time.monotonic()))
-        overdue = time.monotonic() - self._deadline_s
-        return [(slot, source) for slot, source in busy if slot.connection in answered or slot.started <= overdue]
+        now = time.monotonic()
+        return [
+            (slot, source)
+            for slot, source in busy
+            if slot.connection in answered or slot.started + limit_s(source, self._deadline_s) <= now
+        ]
 
     def _receive(self, slot: _Slot, source: KernelSource) -> BuildResult | None:
         """Takes a result; ``None`` if the process died instead. An overdue process is ended."""
@@ -151,8 +158,9 @@ class BuildPool(Closing):
             return None
         if outcome is None:
             self._drop(slot)
-            reason = f"still compiling after {self._deadline_s:g} s"
-            return CompileFailure(source.name, source.digest, reason, None, self._deadline_s)
+            waited_s = limit_s(source, self._deadline_s)
+            reason = f"still compiling after {waited_s:g} s"
+            return CompileFailure(source.name, source.digest, reason, None, waited_s)
         if isinstance(outcome, BaseException):
             raise outcome
         result: BuildResult = outcome
@@ -197,8 +205,8 @@ def build_here(request: Request, cache: BuildCache, toolchain: Toolchain) -> Bui
     found = cache.lookup(source, toolchain)
     if found is not None:
         return found
-    if not toolchain.can_compile:
-        return _cannot_compile(source, toolchain)
+    if not toolchain.of(source).can_compile:
+        return _cannot_compile(source, toolchain.of(source))
     return cache.publish(source, toolchain, compile_source(source, toolchain))
 
 

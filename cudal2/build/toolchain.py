@@ -1,18 +1,21 @@
-"""Finds NVRTC and the CUTLASS and CUDA headers, and signs them: another toolchain makes another cubin."""
+"""Finds NVRTC, nvcc and the CUTLASS and CUDA headers, and signs them: another toolchain makes another cubin."""
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import metadata, util
 from pathlib import Path
 from typing import Any
 
 from cudal2.arch import SM90, Arch
 from cudal2.build import nvrtc
+from cudal2.build.nvcc import KERNEL_FLAGS, Nvcc
+from cudal2.codegen import KernelSource
 from cudal2.errors import ToolchainError
 
 #: NDEBUG is not a matter of taste: a device-side assert makes ptxas serialise the wgmma pipeline.
@@ -35,6 +38,7 @@ class Toolchain:
         include_dirs: Header folders, in search order.
         signature: 16 hex digits over target, versions and options; machine paths leave no trace in it.
         unavailable: Why this machine cannot compile; empty if it can.
+        nvcc: What compiles instead of NVRTC, with the same headers.
     """
 
     target: str
@@ -43,6 +47,7 @@ class Toolchain:
     include_dirs: tuple[Path, ...]
     signature: str
     unavailable: str = ""
+    nvcc: Nvcc | None = None
 
     @classmethod
     def detect(cls, arch: Arch = SM90) -> Toolchain:
@@ -64,6 +69,10 @@ class Toolchain:
             include_dirs=tuple(dict.fromkeys((cutlass_dir, cuda_dir, *_cccl_roots(cccl_dir)))),
             signature=_sign(arch.target, nvrtc_version, versions),
         )
+
+    def of(self, source: KernelSource) -> Toolchain:
+        """The one that compiles a source: itself, or nvcc with its headers, which may be unavailable."""
+        return self if source.compiler == "nvrtc" or self.nvcc is not None else _by_nvcc(self)
 
     @property
     def can_compile(self) -> bool:
@@ -89,9 +98,22 @@ class Toolchain:
             "target": self.target,
             "nvrtc_version": self.nvrtc_version,
             "versions": dict(self.versions),
-            "options": OPTIONS,
+            "options": OPTIONS if self.nvcc is None else list(KERNEL_FLAGS),
             "signature": self.signature,
         }
+
+
+@functools.lru_cache(maxsize=16)
+def _by_nvcc(toolchain: Toolchain) -> Toolchain:
+    if not toolchain.can_compile:
+        return toolchain
+    try:
+        nvcc = Nvcc.detect()
+    except ToolchainError as error:
+        return replace(toolchain, unavailable=str(error))
+    versions = (*toolchain.versions, ("nvcc", nvcc.version))
+    text = json.dumps([toolchain.target, versions, KERNEL_FLAGS])
+    return replace(toolchain, versions=versions, signature=hashlib.sha256(text.encode()).hexdigest()[:16], nvcc=nvcc)
 
 
 def _sign(target: str, nvrtc_version: str, versions: tuple[tuple[str, str], ...]) -> str:

@@ -14,7 +14,14 @@ from cudal2.arch import ARCHS, Arch
 from cudal2.bench.baselines import contestants
 from cudal2.errors import NothingValidError, UsageError
 from cudal2.problem import Acc, Dtype, Layout, Problem, require_accumulator
-from cudal2.space.config import CONFIGS, KernelConfig, Sm80MmaConfig, Sm90SmallConfig, Sm90WsConfig
+from cudal2.space.config import (
+    CONFIGS,
+    KernelConfig,
+    Sm80MmaConfig,
+    Sm90CollectiveConfig,
+    Sm90SmallConfig,
+    Sm90WsConfig,
+)
 
 if TYPE_CHECKING:
     from cudal2.build.cache import BuildCache
@@ -36,6 +43,12 @@ _NAMES = {
         _TILE_NAME + r"w(?P<warps_m>\d+)x(?P<warps_n>\d+)_(?P<smem_layout>swizzle|pad)_f(?P<fragments>\d+)"
         r"_(?P<prefetch>plain|staggered)_(?P<epilogue>direct|wide)_b(?P<copy_bytes>\d+)_o(?P<ctas_per_sm>\d+)"
         r"(?:_(?P<raster>[mn])(?P<group>\d+))?",
+        re.ASCII,
+    ),
+    Sm90CollectiveConfig.family: re.compile(
+        _TILE_NAME + r"(?P<schedule>warpspecialized|pingpong|cooperative)_c(?P<cluster_m>\d+)x(?P<cluster_n>\d+)"
+        r"_(?P<epilogue>tma|nosmem)_(?P<scheduler>persistent|stream_k)"
+        r"(?:_k(?P<split_k>\d+)_(?P<raster>heuristic|m|n)(?P<max_swizzle>\d+))?",
         re.ASCII,
     ),
 }

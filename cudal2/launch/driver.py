@@ -1,4 +1,4 @@
-"""The few driver calls a launch needs: the primary context, a module from a cubin, a captured graph.
+"""The few driver calls a launch needs: the primary context, a module from a cubin, memory, a captured graph.
 
 Decides nothing about what is launched. Shares the primary context with torch, so either may allocate or synchronise.
 """
@@ -11,6 +11,8 @@ from typing import Any
 from cuda.bindings import driver as cuda
 
 from cudal2.errors import Cudal2Error
+
+_RELAXED = cuda.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED
 
 
 class LaunchError(Cudal2Error):
@@ -90,6 +92,37 @@ class Module:
         if self._module is not None:
             cuda.cuModuleUnload(self._module)
             self._module = None
+
+
+class ZeroedBuffer:
+    """Device memory that was zero when it was made, given back with the object.
+
+    May be made while a stream is captured, of which it then is no part.
+
+    Args:
+        size_bytes: How much.
+
+    Raises:
+        LaunchError: There is not enough memory.
+    """
+
+    def __init__(self, size_bytes: int) -> None:
+        """Allocates and clears, and waits until that is done."""
+        mode = check(cuda.cuThreadExchangeStreamCaptureMode(_RELAXED), "cuThreadExchangeStreamCaptureMode")
+        try:
+            self.address = int(check(cuda.cuMemAlloc(size_bytes), f"a workspace of {size_bytes} bytes"))
+            stream = check(cuda.cuStreamCreate(cuda.CUstream_flags.CU_STREAM_NON_BLOCKING), "cuStreamCreate")
+            check(cuda.cuMemsetD8Async(self.address, 0, size_bytes, stream), "cuMemsetD8Async")
+            check(cuda.cuStreamSynchronize(stream), "cuStreamSynchronize")
+            check(cuda.cuStreamDestroy(stream), "cuStreamDestroy")
+        finally:
+            check(cuda.cuThreadExchangeStreamCaptureMode(mode), "cuThreadExchangeStreamCaptureMode")
+
+    def __del__(self) -> None:
+        """Waits for what uses it, as ``cuMemFree`` does; in a faulted context there is nothing to give back."""
+        address, self.address = getattr(self, "address", 0), 0
+        if address:
+            cuda.cuMemFree(address)
 
 
 class Graph:

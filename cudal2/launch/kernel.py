@@ -8,11 +8,12 @@ from cuda.bindings import driver as cuda
 
 from cudal2.arch import SM90
 from cudal2.build.artifact import BuiltKernel
-from cudal2.launch.driver import LaunchError, Module, error_name
+from cudal2.launch.collective import HostLibrary
+from cudal2.launch.driver import LaunchError, Module, ZeroedBuffer, error_name
 from cudal2.launch.plan import LaunchPlan, ParamSets, Words, plan_launch
 from cudal2.launch.tensor_map import MapCache
 from cudal2.problem import Problem
-from cudal2.space.config import KernelConfig
+from cudal2.space.config import KernelConfig, Sm90CollectiveConfig
 from cudal2.space.families import family_of
 
 
@@ -31,6 +32,7 @@ class LoadedKernel:
         """Loads into the current context."""
         self.built = built
         geometry = family_of(config).geometry
+        self._host = HostLibrary(built.library_path) if built.library_path is not None else None
         self._module = Module(built.cubin_path.read_bytes(), built.entry, geometry.smem_bytes(config))
         if geometry.cluster_size(config) > SM90.cluster_size_portable:
             self._module.allow_large_clusters()
@@ -42,7 +44,18 @@ class LoadedKernel:
 
     def on(self, config: KernelConfig, problem: Problem, sm_count: int, pdl: bool = False) -> KernelLaunch:
         """Prepares launches of one configuration of this cubin on one problem."""
-        return KernelLaunch(self.function, plan_launch(config, problem, sm_count), pdl)
+        return KernelLaunch(self.function, self.plan(config, problem, sm_count), pdl)
+
+    def plan(self, config: KernelConfig, problem: Problem, sm_count: int) -> LaunchPlan:
+        """The launch of one configuration of this cubin on one problem.
+
+        Raises:
+            LaunchError: Its host code does not take the problem.
+        """
+        if self._host is None:
+            return plan_launch(config, problem, sm_count)
+        assert isinstance(config, Sm90CollectiveConfig), config.family
+        return self._host.plan(config, problem, sm_count)
 
     def close(self) -> None:
         """Unloads; nothing may be running it."""
@@ -56,11 +69,20 @@ class KernelLaunch:
         function: The driver's handle.
         plan: Grid, cluster, shared memory.
         pdl: Whether a launch may begin before the previous kernel on its stream has ended.
+
+    Attributes:
+        workspace: Address of the workspace of a plan that has one, else 0. Launches that may run at once, on other
+            streams or in graphs of their own, each need a ``KernelLaunch`` of their own.
+
+    Raises:
+        LaunchError: There is no memory for the workspace.
     """
 
     def __init__(self, function: Any, plan: LaunchPlan, pdl: bool) -> None:
         """Builds the launch configuration once."""
         self.plan = plan
+        self._buffer = ZeroedBuffer(plan.workspace_bytes) if plan.workspace_bytes else None
+        self.workspace = self._buffer.address if self._buffer is not None else 0
         self._function = function
         self._stream = 0
         self._config = _launch_config(plan, pdl)
@@ -72,7 +94,7 @@ class KernelLaunch:
             LaunchError: An address or a size that TMA cannot take.
         """
         maps = maps if maps is not None else MapCache()
-        return ParamSets(self.plan, a, b, c, maps.maps)
+        return ParamSets(self.plan, a, b, c, maps.maps, self.workspace)
 
     def handles(self, stream: int) -> tuple[int, int]:
         """Addresses of the ``CUlaunchConfig`` on ``stream`` and of the ``CUfunction``, for callers outside Python.
@@ -102,10 +124,14 @@ def _launch_config(plan: LaunchPlan, pdl: bool) -> Any:
     config.blockDimX, config.blockDimY, config.blockDimZ = plan.block, 1, 1
     config.sharedMemBytes = plan.smem_bytes
     attributes = []
-    if plan.cluster > 1:
+    if plan.cluster * plan.cluster_y > 1:
         cluster = cuda.CUlaunchAttribute()
         cluster.id = cuda.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION
-        cluster.value.clusterDim.x, cluster.value.clusterDim.y, cluster.value.clusterDim.z = plan.cluster, 1, 1
+        cluster.value.clusterDim.x, cluster.value.clusterDim.y, cluster.value.clusterDim.z = (
+            plan.cluster,
+            plan.cluster_y,
+            1,
+        )
         attributes.append(cluster)
     if pdl:
         overlap = cuda.CUlaunchAttribute()

@@ -87,14 +87,18 @@ class LaunchPlan:
     Attributes:
         grid: CTAs along the grid's first axis, which clusters divide.
         block: Threads per CTA.
-        cluster: CTAs per cluster, one-dimensional.
+        cluster: CTAs per cluster along the grid's first axis.
         smem_bytes: Dynamic shared memory per CTA.
         struct: The parameter struct.
-        scalars: Its fields that are numbers, by name.
+        scalars: Its fields that are neither maps nor addresses, by name.
         a: Map of A; ``None`` where the kernel has no use for it, as for the others.
         b: Map of B.
         c: Map of C.
         grid_yz: CTAs along the other two.
+        ticket_bytes: Global memory that must be zero before the first launch, and is after each; of one stream, since
+            launches that overlap would share it.
+        partial_bytes: Global memory behind it, for sums.
+        cluster_y: CTAs per cluster along the grid's second axis.
     """
 
     grid: int
@@ -102,11 +106,19 @@ class LaunchPlan:
     cluster: int
     smem_bytes: int
     struct: np.dtype[np.void]
-    scalars: dict[str, int]
+    scalars: dict[str, Any]
     a: MapSpec | None = None
     b: MapSpec | None = None
     c: MapSpec | None = None
     grid_yz: tuple[int, int] = (1, 1)
+    ticket_bytes: int = 0
+    partial_bytes: int = 0
+    cluster_y: int = 1
+
+    @property
+    def workspace_bytes(self) -> int:
+        """Global memory that a launch needs besides the operands."""
+        return self.ticket_bytes + self.partial_bytes
 
 
 def plan_launch(config: KernelConfig, problem: Problem, sm_count: int) -> LaunchPlan:
@@ -197,10 +209,17 @@ class ParamSets:
         b: Address of B in each set.
         c: Address of C in each set.
         encode: Makes tensor maps, one row of ``MAP_WORDS`` per address; asked only for those the plan has.
+        workspace: Address of the plan's workspace, which all sets share; 0 where it has none.
     """
 
     def __init__(
-        self, plan: LaunchPlan, a: Words, b: Words, c: Words, encode: Callable[[MapSpec, Words], Words]
+        self,
+        plan: LaunchPlan,
+        a: Words,
+        b: Words,
+        c: Words,
+        encode: Callable[[MapSpec, Words], Words],
+        workspace: int = 0,
     ) -> None:
         """Packs all structs at once."""
         self.structs = _aligned_structs(plan.struct, len(c))
@@ -211,15 +230,18 @@ class ParamSets:
                 self.structs[f"{name}_ptr"] = addresses
         for name, value in plan.scalars.items():
             self.structs[name] = value
+        if plan.workspace_bytes:
+            self.structs["tickets"], self.structs["partials"] = workspace, workspace + plan.ticket_bytes
         base = self.structs.ctypes.data
         self._slots = base + plan.struct.itemsize * np.arange(len(c), dtype=np.uint64)
         self._slots_base = int(self._slots.ctypes.data)
 
     @classmethod
-    def blank(cls, plan: LaunchPlan) -> ParamSets:
-        """One struct without addresses and maps, which are for the caller to fill in place."""
+    def blank(cls, plan: LaunchPlan, workspace: int = 0) -> ParamSets:
+        """One struct without addresses of operands and maps, which are for the caller to fill in place."""
         nowhere = np.zeros(1, np.uint64)
-        return cls(plan, nowhere, nowhere, nowhere, lambda spec, addresses: np.zeros((1, MAP_WORDS), np.uint64))
+        maps = np.zeros((1, MAP_WORDS), np.uint64)
+        return cls(plan, nowhere, nowhere, nowhere, lambda spec, addresses: maps, workspace)
 
     def field(self, name: str) -> int:
         """Address of a field of the first struct; 0 where the struct has none of this name."""

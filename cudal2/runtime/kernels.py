@@ -18,7 +18,7 @@ from cudal2.codegen import build_key
 from cudal2.errors import Cudal2Error, NotLoadedError
 from cudal2.launch.driver import LaunchError
 from cudal2.launch.kernel import KernelLaunch, LoadedKernel
-from cudal2.launch.plan import LaunchPlan, MapSpec, ParamSets, Words, plan_launch
+from cudal2.launch.plan import LaunchPlan, MapSpec, ParamSets, Words
 from cudal2.launch.tensor_map import encode
 from cudal2.problem import Problem
 from cudal2.space.config import KernelConfig
@@ -64,8 +64,8 @@ class Route:
     @cached_property
     def plan(self) -> LaunchPlan:
         """Grid, shared memory and tensor-map geometry, the same for every call."""
-        assert self.config is not None, self.reason
-        return plan_launch(self.config, self.problem, self.sm_count)
+        assert self.config is not None and self.kernel is not None, self.reason
+        return self.kernel.plan(self.config, self.problem, self.sm_count)
 
     def launch(self, a: int, b: int, c: int, stream: int) -> None:
         """Enqueues on the stream; no allocation on the device, no synchronisation.
@@ -143,7 +143,10 @@ class DeviceKernels:
         if isinstance(kernel, str):
             return Route(problem, f"{config.name} cannot be loaded: {kernel}")
         pdl = entry is not None and entry.pdl
-        return Route(problem, "", False, kernel, config, self.device.sm_count, pdl)
+        route = Route(problem, "", False, kernel, config, self.device.sm_count, pdl)
+        if route.plan.workspace_bytes:
+            return Route(problem, f"{config.name} needs a workspace, which hgemm does not keep")
+        return route
 
     def _kernel(self, config: KernelConfig, problem: Problem, capturing: bool) -> LoadedKernel | str:
         key = build_key(config, *problem.signature)

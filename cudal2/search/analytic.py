@@ -77,13 +77,19 @@ def predict_us(columns: Columns, problem: Problem, arch: Arch = SM90) -> Floats:
         _mma_cycles(columns, tile_m, tile_n, tile_k) * sharing,
         _load_cycles(columns, tile_m, tile_n, tile_k, resident) * sharing,
     )
-    step = np.maximum(step, LOAD_LATENCY / _floats(columns, "stages"))
+    step = np.maximum(step, LOAD_LATENCY / _stages(columns))
     epilogue = _epilogue_cycles(columns, tile_m, tile_n, split)
     tile_us = (LOAD_LATENCY + steps * step + epilogue) / CLOCK_PER_US
     overlapped = _overlap(columns) * (LOAD_LATENCY + epilogue) / CLOCK_PER_US
     chip_us = PROLOGUE_US + waves * tile_us - (waves - 1.0) * overlapped
     memory_us = _memory_us(columns, problem, (tile_m, tile_n), (tiles_m, tiles_n), resident / split)
     return np.maximum(chip_us, PROLOGUE_US + memory_us)
+
+
+def _stages(columns: Columns) -> Floats:
+    """0 is as many as fit, which hide more than a latency by far."""
+    stages = _floats(columns, "stages")
+    return np.where(stages > 0.0, stages, LOAD_LATENCY)
 
 
 def _floats(columns: Columns, name: str) -> Floats:

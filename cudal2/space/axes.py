@@ -119,3 +119,23 @@ SM80_MMA_AXES: tuple[Axis, ...] = (
     Axis("raster", ("m", "n"), False, "axis along which consecutive tiles run inside a raster group"),
     Axis("group", (1, 2, 4, 8, 16), False, "tiles per raster group"),
 )
+
+SM90_COLLECTIVE_AXES: tuple[Axis, ...] = (
+    Axis("tile_m", (64, 128, 256), True, "rows of C per CTA tile"),
+    Axis("tile_n", (16, 32, 64, 96, 128, 160, 192, 256), True, "columns of C per CTA tile"),
+    Axis("tile_k", (64, 128), True, "depth of one pipeline stage, elements"),
+    Axis(
+        "schedule",
+        ("warpspecialized", "pingpong", "cooperative"),
+        True,
+        "KernelTmaWarpSpecialized, ...Pingpong, ...Cooperative",
+    ),
+    Axis("cluster_m", (1, 2, 4), True, "CTAs along M that share B by multicast"),
+    Axis("cluster_n", (1, 2), True, "CTAs along N that share A by multicast"),
+    Axis("stages", (0, 2, 3, 4, 5, 6, 8), True, "pipeline stages; 0 is as many as fit (StageCountAutoCarveout)"),
+    Axis("epilogue", ("tma", "nosmem"), True, "TmaWarpSpecialized through shared memory, or NoSmemWarpSpecialized"),
+    Axis("scheduler", ("persistent", "stream_k"), True, "PersistentScheduler or StreamKScheduler"),
+    Axis("split_k", (1, 2, 3, 4, 6, 8, 16), False, "splits of the stream-K scheduler; 1 is stream-K itself"),
+    Axis("raster", ("heuristic", "m", "n"), False, "order of tiles: CUTLASS's choice, along M, along N"),
+    Axis("max_swizzle", (1, 2, 4, 8), False, "tiles of a raster group, at most"),
+)

@@ -17,6 +17,10 @@ SmemLayout = Literal["swizzle", "pad"]
 Prefetch = Literal["plain", "staggered"]
 MmaEpilogue = Literal["direct", "wide"]
 Variant = Literal["wgmma", "mma"]
+KernelSchedule = Literal["warpspecialized", "pingpong", "cooperative"]
+CollectiveEpilogue = Literal["tma", "nosmem"]
+TileScheduler = Literal["persistent", "stream_k"]
+RasterOrder = Literal["heuristic", "m", "n"]
 
 
 @dataclass(frozen=True, order=True)
@@ -233,7 +237,55 @@ class Sm90SmallConfig(KernelConfig):
         return f"{self.build_name}_f{self.l2_prefetch}" if self.l2_prefetch else self.build_name
 
 
-CONFIGS: dict[str, type[KernelConfig]] = {kind.family: kind for kind in (Sm90WsConfig, Sm90SmallConfig, Sm80MmaConfig)}
+@dataclass(frozen=True, order=True)
+class Sm90CollectiveConfig(KernelConfig):
+    """One point of the ``sm90_collective`` space, in CUTLASS's words; every field is an axis.
+
+    Attributes:
+        tile_m: Rows of C per CTA tile.
+        tile_n: Columns of C per CTA tile.
+        tile_k: Depth of one pipeline stage, in elements.
+        stages: ``StageCount``; 0 is ``StageCountAutoCarveout``, as many as fit beside the epilogue.
+        schedule: ``KernelTmaWarpSpecialized`` and what follows in its name.
+        cluster_m: CTAs of a cluster along M; they share B by multicast.
+        cluster_n: CTAs of a cluster along N; they share A by multicast.
+        epilogue: ``tma``: ``TmaWarpSpecialized``, or with its cooperative schedule ``...Cooperative``. ``nosmem``:
+            ``NoSmemWarpSpecialized``, predicated stores from registers.
+        scheduler: ``PersistentScheduler`` or ``StreamKScheduler``.
+        split_k: Run time. ``splits`` of the stream-K scheduler; 1 is stream-K itself.
+        raster: Run time. ``RasterOrderOptions``.
+        max_swizzle: Run time. ``max_swizzle_size``, in tiles.
+    """
+
+    family: ClassVar[str] = "sm90_collective"
+
+    stages: int = 0
+    schedule: KernelSchedule = "cooperative"
+    cluster_m: int = 1
+    cluster_n: int = 1
+    epilogue: CollectiveEpilogue = "tma"
+    scheduler: TileScheduler = "persistent"
+    split_k: int = 1
+    raster: RasterOrder = "heuristic"
+    max_swizzle: int = 1
+
+    @property
+    def build_name(self) -> str:
+        """Compile-time part, for example ``128x256x64_s0_cooperative_c2x1_tma_persistent``."""
+        return (
+            f"{self.tile_m}x{self.tile_n}x{self.tile_k}_s{self.stages}_{self.schedule}"
+            f"_c{self.cluster_m}x{self.cluster_n}_{self.epilogue}_{self.scheduler}"
+        )
+
+    @property
+    def name(self) -> str:
+        """Canonical name, unique over the family: the build name, splits of K, raster order and swizzle."""
+        return f"{self.build_name}_k{self.split_k}_{self.raster}{self.max_swizzle}"
+
+
+CONFIGS: dict[str, type[KernelConfig]] = {
+    kind.family: kind for kind in (Sm90WsConfig, Sm90SmallConfig, Sm80MmaConfig, Sm90CollectiveConfig)
+}
 
 
 @cache

@@ -7,7 +7,7 @@ from dataclasses import replace
 from cudal2.arch import Arch
 from cudal2.errors import NothingValidError
 from cudal2.problem import Problem
-from cudal2.space.config import KernelConfig, Sm80MmaConfig, Sm90SmallConfig, Sm90WsConfig
+from cudal2.space.config import KernelConfig, Sm80MmaConfig, Sm90CollectiveConfig, Sm90SmallConfig, Sm90WsConfig
 from cudal2.space.families import FAMILIES, SM80_MMA, family_on
 from cudal2.space.rule import ceil_div
 from cudal2.space.space import SearchSpace
@@ -32,7 +32,19 @@ _SM90_SMALL = (
     Sm90SmallConfig(32, 32, 64, 1, "mma", 4, 1),
     Sm90SmallConfig(32, 32, 64, 2, "mma", 4, 1),
 )
-_FIXED: dict[str, tuple[KernelConfig, ...]] = {Sm90WsConfig.family: _SM90_WS, Sm90SmallConfig.family: _SM90_SMALL}
+#: Large tiles, small ones, splits of K, and for n of any alignment.
+_SM90_COLLECTIVE = (
+    Sm90CollectiveConfig(128, 256, 64, cluster_m=2),
+    Sm90CollectiveConfig(128, 128, 64, schedule="pingpong"),
+    Sm90CollectiveConfig(128, 128, 64, scheduler="stream_k", split_k=4),
+    Sm90CollectiveConfig(64, 64, 64, schedule="warpspecialized"),
+    Sm90CollectiveConfig(64, 64, 64, schedule="warpspecialized", epilogue="nosmem"),
+)
+_FIXED: dict[str, tuple[KernelConfig, ...]] = {
+    Sm90WsConfig.family: _SM90_WS,
+    Sm90SmallConfig.family: _SM90_SMALL,
+    Sm90CollectiveConfig.family: _SM90_COLLECTIVE,
+}
 #: Tile of C, warps and CTAs per SM, largest tile first.
 _SM80_MMA = (
     (128, 128, 2, 2, 2),

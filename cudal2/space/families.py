@@ -4,20 +4,24 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 from cudal2.arch import Arch
 from cudal2.errors import UsageError
 from cudal2.problem import Acc, Dtype, Layout
-from cudal2.space.axes import SM80_MMA_AXES, SM90_SMALL_AXES, SM90_WS_AXES, Axis
-from cudal2.space.config import KernelConfig, Sm80MmaConfig, Sm90SmallConfig, Sm90WsConfig
+from cudal2.space.axes import SM80_MMA_AXES, SM90_COLLECTIVE_AXES, SM90_SMALL_AXES, SM90_WS_AXES, Axis
+from cudal2.space.config import KernelConfig, Sm80MmaConfig, Sm90CollectiveConfig, Sm90SmallConfig, Sm90WsConfig
 from cudal2.space.rule import Rule
 from cudal2.space.sm80_mma import geometry as sm80_mma_geometry
 from cudal2.space.sm80_mma.rules import RULES as SM80_MMA_RULES
+from cudal2.space.sm90_collective import geometry as sm90_collective_geometry
+from cudal2.space.sm90_collective.rules import RULES as SM90_COLLECTIVE_RULES
 from cudal2.space.sm90_small import geometry as sm90_small_geometry
 from cudal2.space.sm90_small.rules import RULES as SM90_SMALL_RULES
 from cudal2.space.sm90_ws import geometry as sm90_ws_geometry
 from cudal2.space.sm90_ws.rules import RULES as SM90_WS_RULES
+
+Compiler = Literal["nvrtc", "nvcc"]
 
 
 class Geometry(Protocol):
@@ -55,6 +59,7 @@ class Family:
         geometry: What a configuration implies.
         oldest: Lowest compute capability it runs on.
         newest: Highest one.
+        compiler: What compiles its kernels; nvcc leaves a library for the host beside each cubin.
     """
 
     config: type[KernelConfig]
@@ -63,6 +68,7 @@ class Family:
     geometry: Geometry
     oldest: tuple[int, int]
     newest: tuple[int, int]
+    compiler: Compiler = "nvrtc"
 
     def __reduce__(self) -> tuple[Any, ...]:
         """By name: a family is one object, and its geometry is a module, which cannot be pickled."""
@@ -86,9 +92,12 @@ class Family:
 SM90_WS = Family(Sm90WsConfig, SM90_WS_AXES, SM90_WS_RULES, sm90_ws_geometry, (9, 0), (9, 0))
 SM90_SMALL = Family(Sm90SmallConfig, SM90_SMALL_AXES, SM90_SMALL_RULES, sm90_small_geometry, (9, 0), (9, 0))
 SM80_MMA = Family(Sm80MmaConfig, SM80_MMA_AXES, SM80_MMA_RULES, sm80_mma_geometry, (8, 0), (9, 0))
+SM90_COLLECTIVE = Family(
+    Sm90CollectiveConfig, SM90_COLLECTIVE_AXES, SM90_COLLECTIVE_RULES, sm90_collective_geometry, (9, 0), (9, 0), "nvcc"
+)
 
 #: By name, the one to prefer on an architecture that runs several first.
-FAMILIES = {family.name: family for family in (SM90_WS, SM90_SMALL, SM80_MMA)}
+FAMILIES = {family.name: family for family in (SM90_WS, SM90_SMALL, SM80_MMA, SM90_COLLECTIVE)}
 
 
 def _named(name: str) -> Family:

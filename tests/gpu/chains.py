@@ -28,7 +28,8 @@ def ends(config: Any, kernel: BuiltKernel) -> list[torch.Tensor]:
     loaded = LoadedKernel(kernel, config)
     found = []
     for pdl in (False, True):
-        launch = loaded.on(replace(config, l2_prefetch=64 if pdl else 0), PROBLEM, 132, pdl)
+        ahead = {"l2_prefetch": 64 if pdl else 0} if hasattr(config, "l2_prefetch") else {}
+        launch = loaded.on(replace(config, **ahead), PROBLEM, 132, pdl)
         links = [first.clone(), torch.empty_like(first), torch.empty_like(first)]
         addresses = np.array([link.data_ptr() for link in links], np.uint64)
         sets = launch.params(addresses, np.full(3, rotation.data_ptr(), np.uint64), np.roll(addresses, -1))

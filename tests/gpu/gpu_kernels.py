@@ -143,7 +143,8 @@ BF16_KINDS = tuple(("fp32", layout, "bf16") for layout in ("tn", "nn"))
 TYPED_KINDS = (*((*kind, "fp16") for kind in KINDS), *BF16_KINDS)
 #: Rules that forbid what is only a worse spelling of another configuration; the kernel must be right all the same.
 HARMLESS = {
-    "tile_k_padding", "stages_depth", "one_stage", "raster_single", "group_too_big", "persistent_single_wave"
+    "tile_k_padding", "stages_depth", "one_stage", "raster_single", "group_too_big", "persistent_single_wave",
+    "swizzle_tiles",
 }  # fmt: skip
 
 #: What the broken kernels are made from: one CTA solves 64x64.
@@ -249,9 +250,9 @@ def build_mma(store: BuildCache, kinds: Sequence[tuple[str, ...]] = KINDS) -> di
 
 
 def odd_configs(problem: Problem) -> list[KernelConfig]:
-    """The default configurations of every family that takes the sizes."""
+    """The default configurations of every family of NVRTC that takes the sizes."""
     found: list[KernelConfig] = []
-    for family in FAMILIES:
+    for family in (name for name, one in FAMILIES.items() if one.compiler == "nvrtc"):
         with contextlib.suppress(NothingValidError):
             found += default_configs(problem, SM90, family)
     return found

@@ -1,0 +1,1 @@
+"""Kernels that CUTLASS's CollectiveBuilder puts together."""

@@ -1,0 +1,33 @@
+// 64x32x64_s0_warpspecialized_c1x1_tma_persistent, bf16, fp32 accumulators, nn
+#define CUTLASS_ENABLE_GDC_FOR_SM90
+#include "cudal2/sm90_collective.cuh"
+
+#include <cutlass/gemm/kernel/gemm_universal.hpp>
+
+struct Config {
+  static constexpr int kTileM = 64;
+  static constexpr int kTileN = 32;
+  static constexpr int kTileK = 64;
+  static constexpr int kStages = 0;
+  static constexpr int kClusterM = 1;
+  static constexpr int kClusterN = 1;
+  static constexpr bool kPersistent = false;
+  static constexpr bool kStreamK = false;
+  static constexpr bool kKMajorB = false;
+  static constexpr bool kTmaStore = true;
+  static constexpr int kThreads = 256;
+  static constexpr int kSmemBytes = 232448;
+  using Schedule = cutlass::gemm::KernelTmaWarpSpecialized;
+  using Epilogue = cutlass::epilogue::TmaWarpSpecialized;
+  using Element = cutlass::bfloat16_t;
+  using Accumulator = float;
+};
+
+extern "C" __global__ void __launch_bounds__(Config::kThreads, 1) cudal2_gemm(const __grid_constant__ cudal2::Collective<Config>::Params params) {
+  cudal2::Collective<Config>::run(params);
+}
+
+extern "C" __attribute__((visibility("default"))) int cudal2_plan(const cudal2::CollectiveCall* call,
+                                                                  cudal2::CollectiveLaunch* launch, void* params) {
+  return cudal2::Collective<Config>::plan(*call, *launch, params);
+}
