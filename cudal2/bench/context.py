@@ -10,11 +10,15 @@ from cudal2.bench.correctness import CheckResult, Checks
 from cudal2.bench.device import DeviceInfo
 from cudal2.bench.inputs import BufferSets, most_launches, rotation_count
 from cudal2.bench.timing import Stopwatch
+from cudal2.floor import floor_us
 from cudal2.launch.kernel import LoadedKernel
 from cudal2.launch.tensor_map import MapCache
 from cudal2.problem import Problem
 from cudal2.settings import BenchSettings
 from cudal2.space.config import KernelConfig
+
+#: How often over a flush would clear the L2: it lasts longer, so that the host has submitted a graph before it ends.
+FLUSH_PASSES = 2
 
 
 class ProblemContext:
@@ -34,11 +38,12 @@ class ProblemContext:
         """Allocates, draws the data and computes the answers; no reference is made yet."""
         self.problem = problem
         self.settings = settings
+        self.floor_us = floor_us(problem.m, problem.n, problem.k)
         self._sm_count = info.sm_count
         count = rotation_count(problem, info.l2_bytes, settings.l2_multiple, most_launches(replay_ms))
         self.sets = BufferSets(problem, count, device, settings.seed)
         self.checks = Checks(problem, device, settings.seed + 1)
-        self.stopwatch = Stopwatch(self.sets, int(settings.l2_multiple * info.l2_bytes))
+        self.stopwatch = Stopwatch(self.sets, int(FLUSH_PASSES * settings.l2_multiple * info.l2_bytes))
         self._maps, self._check_maps = MapCache(), MapCache()
         self._reference: Reference | None = None
 
@@ -63,6 +68,7 @@ class ProblemContext:
         return self.checks.run(contestant, self.stopwatch.stream)
 
     def close(self) -> None:
-        """Gives the reference's graph and handles back; memory goes with the object."""
+        """Gives graphs and the reference's handles back; memory goes with the object."""
         if self._reference is not None:
             self._reference.close()
+        self.stopwatch.close()

@@ -20,7 +20,7 @@ import torch
 from cudal2.bench.context import ProblemContext
 from cudal2.bench.correctness import Aftermath, CheckResult
 from cudal2.bench.device import Clocks, DeviceInfo, describe
-from cudal2.bench.timing import TimedGraph, interleave, keep_busy, sized_launches, soak_s, too_fast
+from cudal2.bench.timing import TimedGraph, coarse, interleave, keep_busy, sized_launches, soak_s, too_fast
 from cudal2.build.artifact import BuiltKernel
 from cudal2.errors import EnvironmentProblemError
 from cudal2.launch.driver import LaunchError, context_fault, ensure_context
@@ -34,6 +34,8 @@ from cudal2.space.config import KernelConfig
 _CONTEXT_SHARE = 0.4
 #: As many as a bank of kernels for all shapes holds.
 _KERNELS_KEPT = 512
+#: Times its floor that a candidate of a search is taken to need before anything of it is timed.
+_LIKELY_FLOORS = 2.0
 #: The oldest clocks that a search step may carry; clocks, power and temperature change more slowly.
 _CLOCKS_AGE_S = 0.2
 
@@ -111,7 +113,6 @@ class GpuSession:
         self.clocks = Clocks(device_index)
         self._contexts: OrderedDict[tuple[Problem, BenchSettings, float], ProblemContext] = OrderedDict()
         self._kernels: OrderedDict[str, LoadedKernel] = OrderedDict()
-        self._spent: list[TimedGraph] = []
 
     def fault(self) -> str | None:
         """The CUDA error that made the context useless, if any."""
@@ -138,10 +139,17 @@ class GpuSession:
         if kernel is None:
             kernel = LoadedKernel(built, config)
             if len(self._kernels) >= _KERNELS_KEPT:
-                torch.cuda.synchronize(self.device)
-                self._kernels.popitem(last=False)[1].close()
+                self._unload(_KERNELS_KEPT // 2)
         self._kernels[key] = kernel
         return kernel
+
+    def _unload(self, count: int) -> None:
+        """Many at once, since spare graphs, which hold kernels too, go with them."""
+        torch.cuda.synchronize(self.device)
+        for context in self._contexts.values():
+            context.stopwatch.close()
+        for _ in range(count):
+            self._kernels.popitem(last=False)[1].close()
 
     def prepare(self, problem: Problem, settings: BenchSettings, reference: bool) -> Prepared:
         """Brings a problem up, and tunes the reference if one is wanted."""
@@ -172,12 +180,14 @@ class GpuSession:
             )
         contestant = context.candidate(kernel, candidate.config, candidate.pdl)
         # The check has run the kernel, and the middle one of the replays counts: no run of the graph is given away.
-        launches, repeats = sized_launches(context.stopwatch, contestant, settings.replay_ms)
-        graph = TimedGraph(context.stopwatch, contestant, launches, repeats)
+        launches, repeats = sized_launches(
+            context.stopwatch, contestant, settings.replay_ms, _LIKELY_FLOORS * context.floor_us
+        )
+        graph = TimedGraph(context.stopwatch, contestant, coarse(launches) if repeats == 1 else launches, repeats)
         try:
             times, after = self._replay(context, graph, candidate, reference, upcoming)
         finally:
-            self._spent.append(graph)
+            graph.close()
         status, reason = _verdict(context, after, times[0])
         good = status is Status.CORRECT
         return candidate.row(
@@ -217,9 +227,7 @@ class GpuSession:
         return times, aftermath.result()
 
     def _look_ahead(self, upcoming: Candidate | None) -> None:
-        """What the next step would wait for: earlier graphs are given back, its cubin is loaded."""
-        while self._spent:
-            self._spent.pop().close()
+        """What the next step would wait for: its cubin is loaded."""
         if upcoming is not None:
             with contextlib.suppress(LaunchError, OSError):  # it says why when it is its turn
                 self.kernel(upcoming.built, upcoming.config)

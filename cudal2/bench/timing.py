@@ -9,6 +9,7 @@ import functools
 import math
 import random
 import time
+from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
@@ -25,6 +26,8 @@ from cudal2.settings import BenchSettings
 _SIZING_MS = 0.5
 #: A replay longer than this is one graph several times over, so that captures do not cost more than timing.
 _GRAPH_MS = 2.0
+#: Closed graphs that a stopwatch keeps.
+_SPARES = 32
 #: Clocks move between sizing and timing; without it, one replay in six fell up to 2 % short.
 _SIZING_MARGIN = 1.05
 
@@ -78,7 +81,7 @@ class Stopwatch:
         if self._stream.cuda_stream == 0:
             raise ValueError("the legacy default stream cannot be captured: make another one current")
         self._flush = _flush_buffer(flush_bytes, self._stream.device)
-        self._sink = torch.empty((), dtype=torch.int64, device=self._stream.device)
+        self._sink = torch.empty((), dtype=torch.float32, device=self._stream.device)
 
     @property
     def stream(self) -> int:
@@ -86,7 +89,7 @@ class Stopwatch:
         return int(self._stream.cuda_stream)
 
     def flush(self) -> None:
-        """Enqueues a pass through the L2."""
+        """Enqueues a pass through the L2, as fast as memory is read: torch widens integers and takes long to add them."""
         torch.sum(self._flush, dim=0, out=self._sink)
 
     def begin(self, enqueue: Callable[[], None]) -> Finish:
@@ -147,6 +150,40 @@ class Stopwatch:
         for launch in range(launches):
             contestant.launch(launch % count, self.stream)
 
+    @functools.cached_property
+    def spares(self) -> Spares:
+        """Graphs that were closed, for the next ones."""
+        return Spares()
+
+    def close(self) -> None:
+        """Gives back what is kept; no replay may be under way."""
+        self.spares.clear()
+
+
+class Spares:
+    """Graphs nobody needs any more, by their launches: making one the next candidate's is cheaper than a new one."""
+
+    def __init__(self) -> None:
+        """Starts empty."""
+        self._graphs: OrderedDict[int, Graph] = OrderedDict()
+
+    def take(self, launches: int) -> Graph | None:
+        """One of so many launches, if there is one."""
+        return self._graphs.pop(launches, None)
+
+    def give(self, launches: int, graph: Graph) -> None:
+        """Keeps a graph; of two alike one is destroyed, of too many the one kept longest."""
+        self._graphs.setdefault(launches, graph)
+        if self._graphs[launches] is not graph:
+            graph.destroy()
+        if len(self._graphs) > _SPARES:
+            self._graphs.popitem(last=False)[1].destroy()
+
+    def clear(self) -> None:
+        """Destroys all."""
+        while self._graphs:
+            self._graphs.popitem()[1].destroy()
+
 
 class TimedGraph:
     """One contestant's launches, captured before they first run; arguments as for :meth:`Stopwatch.graph`.
@@ -160,6 +197,7 @@ class TimedGraph:
         """Captures nothing yet."""
         self.contestant = contestant
         self.launches = launches * repeats
+        self._captured = launches
         self._repeats = repeats
         self._stopwatch = stopwatch
         self._graph: Graph | None = None
@@ -167,8 +205,9 @@ class TimedGraph:
     def capture(self) -> Graph:
         """The captured launches: host work alone, and none where it is done."""
         if self._graph is None:
-            stopwatch, launches = self._stopwatch, self.launches // self._repeats
-            self._graph = Graph(stopwatch.stream, lambda: stopwatch.enqueue(self.contestant, launches))
+            stopwatch, launches = self._stopwatch, self._captured
+            spare = stopwatch.spares.take(launches)
+            self._graph = Graph(stopwatch.stream, lambda: stopwatch.enqueue(self.contestant, launches), spare=spare)
         return self._graph
 
     @property
@@ -203,19 +242,19 @@ class TimedGraph:
         """
         once_ms = self._stopwatch.time_ms(self.run_once)
         if self._repeats > 1:
-            captured = self.launches // self._repeats
             self._repeats = max(self._repeats, math.ceil(_SIZING_MARGIN * replay_ms / once_ms))
-            self.launches = captured * self._repeats
+            self.launches = self._captured * self._repeats
 
     def close(self) -> None:
-        """Gives the graph back; no replay may be under way."""
-        if self._graph is not None:
-            self._graph.destroy()
+        """Leaves the graph to the next one of as many launches."""
+        graph, self._graph = self._graph, None
+        if graph is not None:
+            self._stopwatch.spares.give(self._captured, graph)
 
 
 @functools.lru_cache(maxsize=1)
 def _flush_buffer(size: int, device: torch.device) -> torch.Tensor:
-    return torch.zeros(max(1, size // 4), dtype=torch.int32, device=device)
+    return torch.zeros(max(1, size // 4), dtype=torch.float32, device=device)
 
 
 def _event() -> torch.cuda.Event:
@@ -241,12 +280,22 @@ def sized_graph(stopwatch: GraphMaker, contestant: Contestant, replay_ms: float)
     return stopwatch.graph(contestant, *sized_launches(stopwatch, contestant, replay_ms))
 
 
-def sized_launches(stopwatch: GraphMaker, contestant: Contestant, replay_ms: float) -> tuple[int, int]:
+def sized_launches(
+    stopwatch: GraphMaker, contestant: Contestant, replay_ms: float, likely_us: float | None = None
+) -> tuple[int, int]:
     """Launches to capture and how often to run them, for a replay of at least ``replay_ms``.
 
     A short graph tells the time first: launched by itself, a small kernel looks several times as slow.
+
+    Args:
+        stopwatch: Captures and times.
+        contestant: What is launched; it must have run before.
+        replay_ms: Length of a replay.
+        likely_us: About what a launch takes, for the length of the short graph; one launch is timed by default.
     """
-    sizing = stopwatch.graph(contestant, launches_for(stopwatch.probe_us(contestant), _SIZING_MS), warm=False)
+    if likely_us is None:
+        likely_us = stopwatch.probe_us(contestant)
+    sizing = stopwatch.graph(contestant, launches_for(likely_us, _SIZING_MS), warm=False)
     try:
         time_us = sizing.time_us()
     finally:
@@ -269,6 +318,12 @@ def split_launches(launches: int, enough: int, sets: int) -> tuple[int, int]:
     if launches < 2 * captured:
         return launches, 1
     return captured, math.ceil(launches / captured)
+
+
+def coarse(launches: int) -> int:
+    """Launches rounded up, by 6 % at most: replays of candidates about as fast then have equally many (``Spares``)."""
+    step = 1 << max(0, launches.bit_length() - 5)
+    return -(-launches // step) * step
 
 
 def launches_for(time_us: float, replay_ms: float) -> int:
