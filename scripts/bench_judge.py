@@ -1,6 +1,6 @@
 """Measures the judge itself on this machine's GPU: a whole judgement, and what a search step costs beside its kernels.
 
-    python scripts/bench_judge.py [--shapes M_N_K ...] [--records DIR] [--profile] [--json] [--out FILE]
+    python scripts/bench_judge.py [--shapes M_N_K ...] [--seconds S] [--records DIR] [--profile] [--json] [--out FILE]
 
 A judgement is everything behind a figure: cuBLASLt tuned, ours selected, figures in fresh processes, of shapes under
 100 us whose kernels are built. It is timed for the shapes together, as `scripts/judge.py` runs them, and for each
@@ -14,11 +14,13 @@ import argparse
 import cProfile
 import io
 import pstats
+import signal
 import statistics
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +33,7 @@ from cudal2.build.artifact import BuiltKernel
 from cudal2.build.pool import BuildPool
 from cudal2.cli import arguments as shared
 from cudal2.cli.backend import require_gpu
-from cudal2.cli.benchmark import add_output, finish
+from cudal2.cli.benchmark import add_output, finish, keep
 from cudal2.cli.main import guarded
 from cudal2.cli.output import note
 from cudal2.codegen import build_key
@@ -59,6 +61,7 @@ def main() -> None:
     parser = shared.Parser(description=__doc__)
     parser.add_argument("--shapes", nargs="+", default=list(SHAPES), metavar="M_N_K", help="recorded shapes")
     parser.add_argument("--candidates", type=shared.positive, default=24, help="search steps per shape (default 24)")
+    parser.add_argument("--seconds", type=float, default=80.0, help="no shape is judged alone after (default 80)")
     parser.add_argument("--profile", action="store_true", help="say on stderr where the time goes, by function")
     parser.add_argument("--records", type=Path, metavar="DIR", help="keep every row there")
     parser.add_argument("--device", type=shared.index, default=0, help="which GPU (default 0)")
@@ -72,25 +75,50 @@ def main() -> None:
     if unknown:
         raise NothingValidError(f"the recording has nothing for {', '.join(unknown)}: name shapes that it holds")
     plan = {problem: best[problem] for problem in problems}
-    with tempfile.TemporaryDirectory() as scratch:
-        records = arguments.records or Path(scratch)
-        figures, machine = measured(arguments, plan, records)
-    finish("judge", figures, text(figures), arguments, machine)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    found = Found(arguments)
+    try:
+        with tempfile.TemporaryDirectory() as scratch:
+            measure(found, plan, arguments.records or Path(scratch))
+    finally:
+        if found.figures:
+            finish("judge", found.figures, text(found.figures), arguments, found.machine)
 
 
-def measured(
-    arguments: argparse.Namespace, plan: Mapping[Problem, Sequence[KernelConfig]], records: Path
-) -> tuple[dict[str, Any], str]:
-    """The figures, and the GPU's name."""
+@dataclass
+class Found:
+    """What has been measured so far; kept after every part, since a run may be cut short."""
+
+    arguments: argparse.Namespace
+    machine: str = ""
+    figures: dict[str, Any] = field(default_factory=dict)
+
+    def add(self, **figures: Any) -> None:
+        """More of it."""
+        self.figures.update(figures)
+        keep("judge", self.figures, self.arguments, self.machine)
+
+
+def measure(found: Found, plan: Mapping[Problem, Sequence[KernelConfig]], records: Path) -> None:
+    """Search steps, then judgements together, then alone while there is time."""
+    arguments, began = found.arguments, time.monotonic()
     settings, cache = BenchSettings(), shared.build_cache(arguments)
     with (
         LocalRunner(SearchSpace(), list(plan), settings=settings, device_index=arguments.device, cache=cache) as runner,
         BuildPool(cache, runner.toolchain) as pool,
     ):
         fingerprint = runner.fingerprint()
+        found.machine = fingerprint.gpu
         built = build(pool, plan)
         note(f"{sum(map(len, built.values()))} kernels built")
-        steps = [search_steps(runner, problem, arguments.candidates) for problem in plan]
+        steps: list[dict[str, Any]] = []
+        for problem in plan:
+            steps.append(search_steps(runner, problem, arguments.candidates))
+            found.add(
+                overhead_ms=round(statistics.median(step["overhead_ms"] for step in steps), 1),
+                overhead_max_ms=max(step["overhead_ms"] for step in steps),
+                steps=steps,
+            )
         runner.worker.close()  # it knows the shapes now
         runner.worker.start()
         with RecordLog(records, fingerprint, {"command": "scripts/bench_judge.py"}) as log:
@@ -98,28 +126,27 @@ def measured(
             outcome = run_finals(runner.worker, pool, list(plan.items()), settings, log)
             together_s = time.monotonic() - started
             note(f"together: {len(outcome.judged)} judged in {together_s:.2f} s")
-            alone = {problem.mnk: alone_s(runner, problem, built[problem], settings, log) for problem in plan}
+            found.add(
+                processes=settings.final_processes,
+                rounds=settings.final_rounds,
+                judged=len(outcome.judged),
+                failed=len(outcome.failed),
+                together_s=round(together_s, 2),
+                each_s=round(together_s / max(1, len(outcome.judged)), 2),
+            )
+            alone: dict[str, float] = {}
+            for problem in plan:
+                if alone and time.monotonic() - began > arguments.seconds:
+                    note(f"{arguments.seconds:g} s are over: {len(plan) - len(alone)} shapes are not judged alone")
+                    break
+                alone[problem.mnk] = round(alone_s(runner, problem, built[problem], settings, log), 2)
+                found.add(alone_s=alone, alone_median_s=round(statistics.median(alone.values()), 2))
         if arguments.profile:
             runner.worker.close()
             with ProfilingWorker(arguments.device) as worker:
                 profile_judgements(worker, [request(problem, built[problem], settings) for problem in plan])
             candidates = [Candidate(problem, config, kernel) for problem in plan for config, kernel in built[problem]]
             note(runner.worker.call(profile_steps, candidates, settings))
-    judged = max(1, len(outcome.judged))
-    figures = {
-        "processes": settings.final_processes,
-        "rounds": settings.final_rounds,
-        "judged": len(outcome.judged),
-        "failed": len(outcome.failed),
-        "together_s": round(together_s, 2),
-        "each_s": round(together_s / judged, 2),
-        "alone_s": {mnk: round(seconds, 2) for mnk, seconds in alone.items()},
-        "alone_median_s": round(statistics.median(alone.values()), 2),
-        "overhead_ms": round(statistics.median(step["overhead_ms"] for step in steps), 1),
-        "overhead_max_ms": max(step["overhead_ms"] for step in steps),
-        "steps": steps,
-    }
-    return figures, fingerprint.gpu
 
 
 def build(pool: BuildPool, plan: Mapping[Problem, Sequence[KernelConfig]]) -> dict[Problem, Candidates]:
@@ -237,15 +264,14 @@ def kernel_ms(row: Measurement, reference_launches: int) -> float:
 def text(figures: Mapping[str, Any]) -> str:
     """A few lines for a reader."""
     lines = ["  ".join(f"{key} {value}" for key, value in one.items()) for one in figures["steps"]]
-    alone = ", ".join(f"{mnk} {seconds:.2f}" for mnk, seconds in figures["alone_s"].items())
-    return "\n".join(
-        [
-            *lines,
-            f"judged {figures['judged']} shapes together in {figures['together_s']} s, {figures['each_s']} s each",
-            f"alone, process starts included, in s: {alone}",
-            f"a search step's overhead: {figures['overhead_ms']} ms, at most {figures['overhead_max_ms']} ms",
-        ]
-    )
+    lines.append(f"a search step's overhead: {figures['overhead_ms']} ms, at most {figures['overhead_max_ms']} ms")
+    if "together_s" in figures:
+        together_s, each_s = figures["together_s"], figures["each_s"]
+        lines.append(f"judged {figures['judged']} shapes together in {together_s} s, {each_s} s each")
+    if "alone_s" in figures:
+        alone = ", ".join(f"{mnk} {seconds:.2f}" for mnk, seconds in figures["alone_s"].items())
+        lines.append(f"alone, process starts included, in s: {alone}")
+    return "\n".join(lines)
 
 
 if __name__ == "__main__":

@@ -281,7 +281,7 @@ def wrap_parent() -> None:
     SPANS.wrap(BuildCache, "lookup")
     SPANS.wrap(Worker, "_prepare", "bring the problem up")
     SPANS.wrap(IsolatedProcess, "_answer", "wait for the measuring process")
-    SPANS.wrap(IsolatedProcess, "call", "send")
+    SPANS.wrap(IsolatedProcess, "post", "send")
 
 
 def wrap_child(session: Any) -> None:
@@ -306,7 +306,7 @@ def wrap_child(session: Any) -> None:
         (timing.Stopwatch, "begin", "replay: enqueue"),
         (timing.Stopwatch, "enqueue", "graph: capture launches"),
         (timing.Graph, "__init__", "graph: rest"),
-        (timing.TimedGraph, "close", "graph: destroy"),
+        (timing.TimedGraph, "close", "graph: leave"),
         (timing.TimedGraph, "run_once", "replay: launch graph"),
         (BufferSets, "poison", "replay: poison"),
         (timing.Stopwatch, "flush", "replay: flush"),
@@ -325,6 +325,8 @@ def wrap_child(session: Any) -> None:
         (cuda, "cuGraphInstantiate", "graph: instantiate"),
         (cuda, "cuGraphDestroy", "graph: destroy captured"),
         (cuda, "cuGraphUpload", "graph: upload"),
+        (cuda, "cuGraphExecUpdate", "graph: update"),
+        (cuda, "cuGraphExecDestroy", "graph: destroy"),
     ):
         SPANS.wrap(owner, name, label)
     SPANS.clear()

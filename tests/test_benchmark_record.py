@@ -75,6 +75,24 @@ def test_a_benchmark_that_was_not_run_has_no_row():
     assert slow.count("missed") == 1 and "| **missed:** 224 in 61.0 s on 16 |" in slow
 
 
+def test_a_run_that_was_cut_short_keeps_what_it_has_and_is_shown_as_far_as_it_goes(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["bench_judge.py"])
+    monkeypatch.syspath_prepend(SCRIPTS)
+    script = importlib.import_module("bench_judge")
+    found = script.Found(argparse.Namespace(out=tmp_path / "judge.json", json=False), "Test, 1 GPU")
+    found.add(overhead_ms=4.0, overhead_max_ms=4.5, steps=[{"shape": "64_64_64", "overhead_ms": 4.0}])
+    kept = load_benchmarks(tmp_path)
+    text = speed_markdown(kept)
+    assert "4.0 ms, at most 4.5, 1 shapes" in text and "full judgement" not in text
+    assert "a search step's overhead: 4.0 ms" in script.text(found.figures) and "alone" not in script.text(
+        found.figures
+    )
+    found.add(judged=1, together_s=2.5, each_s=2.5)
+    found.add(alone_s={"64_64_64": 4.2}, alone_median_s=4.2)
+    assert "2.5 s each for 1 shapes together" in speed_markdown(load_benchmarks(tmp_path))
+    assert "64_64_64 4.20" in script.text(found.figures)
+
+
 def test_the_search_table_has_a_row_per_strategy_and_says_what_could_be_found():
     figures = {"shapes": 8, "folds": 4, "scores": SCORES, "optimum": {"geomean_ratio": 1.5}}
     text = search_markdown({"search": benchmark("search", figures)})

@@ -1,4 +1,4 @@
-"""Captured graphs with the driver's functions scripted: what is made anew, what is made of a spare, what is given back."""
+"""Captured graphs with the driver's functions scripted: made anew or of a spare one, and given back."""
 
 from __future__ import annotations
 

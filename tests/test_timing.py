@@ -12,6 +12,8 @@ import pytest
 from cudal2.bench import timing
 from cudal2.bench.timing import interleave, keep_busy, launches_for, sized_graph, too_fast
 from cudal2.floor import physical_us
+from cudal2.launch import driver
+from cudal2.launch.driver import Spares
 from cudal2.problem import Problem
 
 
@@ -129,7 +131,7 @@ def test_launches_are_captured_once_and_never_between_the_events(monkeypatch: py
         return lambda: 3.0
 
     monkeypatch.setattr(timing, "Graph", Captured)
-    stopwatch: Any = SimpleNamespace(sets=SimpleNamespace(count=4), stream=0, begin=begin, spares=timing.Spares())
+    stopwatch: Any = SimpleNamespace(sets=SimpleNamespace(count=4), stream=0, begin=begin, spares=Spares())
     graph = timing.TimedGraph(stopwatch, None, 100, 2)  # type: ignore[arg-type]
     assert not seen and graph.sets_used == 4
     assert graph.time_us() == graph.begin()() == pytest.approx(15.0)
@@ -148,8 +150,8 @@ def test_closed_graphs_serve_the_next_ones_of_as_many_launches(monkeypatch: pyte
             Captured.open -= 1
 
     monkeypatch.setattr(timing, "Graph", Captured)
-    monkeypatch.setattr(timing, "_SPARES", 3)
-    spares = timing.Spares()
+    monkeypatch.setattr(driver, "_SPARES", 3)
+    spares = Spares()
     stopwatch: Any = SimpleNamespace(stream=0, spares=spares)
 
     def captured(launches: int, repeats: int = 1) -> Any:
@@ -250,7 +252,7 @@ class RisingClocks:
 
     def __init__(self, once_ms: float, sets: int) -> None:
         self.sets, self.stream, self.once_ms, self.runs = SimpleNamespace(count=sets), 0, once_ms, 0
-        self.spares = timing.Spares()
+        self.spares = Spares()
 
     def time_ms(self, enqueue: Any) -> float:
         return self.begin(enqueue)()

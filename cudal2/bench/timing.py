@@ -9,7 +9,6 @@ import functools
 import math
 import random
 import time
-from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
@@ -18,7 +17,7 @@ import torch
 from cudal2 import floor
 from cudal2.bench import native
 from cudal2.bench.inputs import BufferSets
-from cudal2.launch.driver import Graph
+from cudal2.launch.driver import Graph, Spares
 from cudal2.problem import Problem
 from cudal2.settings import BenchSettings
 
@@ -26,8 +25,6 @@ from cudal2.settings import BenchSettings
 _SIZING_MS = 0.5
 #: A replay longer than this is one graph several times over, so that captures do not cost more than timing.
 _GRAPH_MS = 2.0
-#: Closed graphs that a stopwatch keeps.
-_SPARES = 32
 #: Clocks move between sizing and timing; without it, one replay in six fell up to 2 % short.
 _SIZING_MARGIN = 1.05
 
@@ -89,7 +86,7 @@ class Stopwatch:
         return int(self._stream.cuda_stream)
 
     def flush(self) -> None:
-        """Enqueues a pass through the L2, as fast as memory is read: torch widens integers and takes long to add them."""
+        """Enqueues a pass through the L2 as fast as memory is read, which torch adds floats at, and not integers."""
         torch.sum(self._flush, dim=0, out=self._sink)
 
     def begin(self, enqueue: Callable[[], None]) -> Finish:
@@ -158,31 +155,6 @@ class Stopwatch:
     def close(self) -> None:
         """Gives back what is kept; no replay may be under way."""
         self.spares.clear()
-
-
-class Spares:
-    """Graphs nobody needs any more, by their launches: making one the next candidate's is cheaper than a new one."""
-
-    def __init__(self) -> None:
-        """Starts empty."""
-        self._graphs: OrderedDict[int, Graph] = OrderedDict()
-
-    def take(self, launches: int) -> Graph | None:
-        """One of so many launches, if there is one."""
-        return self._graphs.pop(launches, None)
-
-    def give(self, launches: int, graph: Graph) -> None:
-        """Keeps a graph; of two alike one is destroyed, of too many the one kept longest."""
-        self._graphs.setdefault(launches, graph)
-        if self._graphs[launches] is not graph:
-            graph.destroy()
-        if len(self._graphs) > _SPARES:
-            self._graphs.popitem(last=False)[1].destroy()
-
-    def clear(self) -> None:
-        """Destroys all."""
-        while self._graphs:
-            self._graphs.popitem()[1].destroy()
 
 
 class TimedGraph:

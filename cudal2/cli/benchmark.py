@@ -43,9 +43,15 @@ def finish(
     else:
         print(text)
     if arguments.out:
+        keep(name, figures, arguments, machine)
+        note(f"kept in {arguments.out}")
+
+
+def keep(name: str, figures: Mapping[str, Any], arguments: argparse.Namespace, machine: str | None = None) -> None:
+    """Keeps figures if that was asked; for a benchmark that goes on, what it has so far."""
+    if arguments.out:
         utc = datetime.now(timezone.utc).isoformat(timespec="seconds")
         Benchmark(name, command(sys.argv), utc, machine or processor(), __version__, figures).save(arguments.out)
-        note(f"kept in {arguments.out}")
 
 
 def command(argv: Sequence[str]) -> str:
