@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import subprocess
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,7 +18,7 @@ from cudal2.build.artifact import BuiltKernel, CompileFailure
 from cudal2.build.cache import BuildCache, resolve_toolchain
 from cudal2.build.compiler import Compilation, compile_source
 from cudal2.build.nvcc import Nvcc, compile_kernel
-from cudal2.build.pool import build_all, build_here
+from cudal2.build.pool import BuildPool, build_all, build_here
 from cudal2.build.toolchain import Toolchain
 from cudal2.codegen import build_key, render
 from cudal2.launch.collective import HostLibrary
@@ -97,6 +98,24 @@ def test_a_rejected_source_is_a_failure_with_nvcc_s_first_error(tmp_path: Path, 
 def test_a_compiler_that_hangs_is_ended(tmp_path: Path, nvcc: Path) -> None:
     script(nvcc, "sleep 600")
     assert compile_kernel(Nvcc(nvcc, "13"), "", "sm_90a", [], deadline_s=0.3)[2].endswith("nvcc took longer than 0.3 s")
+
+
+def test_a_compile_that_is_given_up_leaves_no_nvcc_behind(
+    tmp_path: Path, nvcc: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script(nvcc, f"sleep 600 & echo $! > {tmp_path}/pid; wait")
+    monkeypatch.setenv("CUDA_HOME", str(nvcc.parents[1]))  # for the compiler's process
+    monkeypatch.setattr("cudal2.build.child.KERNEL_DEADLINE_S", 0.0)
+    toolchain = Toolchain.detect(SM90)
+    with BuildPool(BuildCache(tmp_path / "cache"), toolchain, jobs=1, deadline_s=4.0) as pool:
+        result = pool.build([(CONFIG, "fp32", "tn", "fp16")])[build_key(CONFIG, "fp32", "tn")]
+    assert isinstance(result, CompileFailure) and result.reason == "still compiling after 4 s"
+    sleeper = int((tmp_path / "pid").read_text())
+    for _ in range(50):
+        if not Path(f"/proc/{sleeper}").exists():
+            return
+        time.sleep(0.1)
+    raise AssertionError("what nvcc started is still there")
 
 
 def test_both_halves_are_kept_and_a_damaged_one_is_built_again(tmp_path: Path, nvcc: Path) -> None:

@@ -6,6 +6,7 @@ import logging
 import math
 import shutil
 import signal
+import sys
 from multiprocessing.connection import Connection
 from pathlib import Path
 
@@ -26,6 +27,7 @@ _ORPHAN_MARGIN_S = 10
 def serve(connection: Connection, cache_root: Path, toolchain: Toolchain, pch_dir: Path, deadline_s: float) -> None:
     """Answers each source with its result until the other end hangs up; our own failures travel as exceptions."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # through the block that holds nvcc
     compiler = _Compiler(BuildCache(cache_root), toolchain, pch_dir)
     try:
         while True:

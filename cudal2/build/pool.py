@@ -33,6 +33,8 @@ DEADLINE_S = 120.0
 #: Making a precompiled header costs two to three compiles, so a process must have a few to come.
 _PCH_PAYS_FROM = 4
 _ATTEMPTS = 2
+#: Seconds a compiler process has to end the nvcc that it waits for.
+_NVCC_ENDS_S = 2.0
 
 
 @dataclass
@@ -45,6 +47,7 @@ class _Slot:
     source: KernelSource | None = None
     started: float = 0.0
     has_pch: bool = False
+    busy_with_nvcc: bool = False
 
 
 class BuildPool(Closing):
@@ -171,7 +174,7 @@ class BuildPool(Closing):
         _end(slot)
 
     def _send(self, slot: _Slot, source: KernelSource, use_pch: bool) -> None:
-        slot.source, slot.started = source, time.monotonic()
+        slot.source, slot.started, slot.busy_with_nvcc = source, time.monotonic(), source.compiler == "nvcc"
         try:
             slot.connection.send((source, use_pch))
         except (BrokenPipeError, OSError):
@@ -231,6 +234,9 @@ def _died(source: KernelSource, slot: _Slot) -> CompileFailure:
 
 def _end(slot: _Slot) -> None:
     slot.connection.close()
+    if slot.busy_with_nvcc:
+        slot.process.terminate()  # it ends nvcc, which a kill would leave behind
+        slot.process.join(_NVCC_ENDS_S)
     slot.process.kill()
     slot.process.join()
     shutil.rmtree(slot.pch_dir, ignore_errors=True)

@@ -22,12 +22,13 @@ from cudal2.errors import Cudal2Error, EnvironmentProblemError
 from cudal2.paths import cache_dir, configs_dir, data_dir, kernels_dir
 
 _EPILOG = """jobs: table (read tables), replay (train, no GPU), build (compile kernels), gpu (measure),
-      server (eval --mode server), foreign (eval --source) and profile (counters), each with all of gpu; report (plots)
+      collective (compile family sm90_collective), report (plots);
+      server (eval --mode server), foreign (eval --source) and profile (counters), each with all of gpu
 examples:
   cudal2 doctor                 everything; exit code 2 only if the jobs that need no GPU cannot run
   cudal2 doctor --need gpu      what measuring needs; exit code 2 unless this machine can"""
 
-JOBS = ("table", "replay", "build", "gpu", "server", "foreign", "profile", "report")
+JOBS = ("table", "replay", "build", "collective", "gpu", "server", "foreign", "profile", "report")
 #: Jobs that need all that measuring needs, and more.
 _ON_A_GPU = ("server", "foreign", "profile")
 
@@ -101,11 +102,13 @@ def examine(arch: Any) -> list[Check]:
         _package("torch", "torch", ("replay", "gpu"), pip_install("train")),
         _package("gymnasium", "gymnasium", ("replay",), pip_install("train")),
         _package("stable-baselines3", "stable_baselines3", ("replay",), pip_install("train")),
-        _package("cuda-core", "cuda.core", ("build", "gpu"), pip_install("build")),
-        _guarded("NVRTC and headers", ("build", "gpu"), pip_install("build"), lambda: _toolchain(arch)),
-        _guarded("build cache", ("build", "gpu"), "set CUDAL2_CACHE_DIR to a directory you can write", _cache),
+        _package("cuda-core", "cuda.core", ("build", "collective", "gpu"), pip_install("build")),
+        _guarded("NVRTC and headers", ("build", "collective", "gpu"), pip_install("build"), lambda: _toolchain(arch)),
+        _guarded(
+            "build cache", ("build", "collective", "gpu"), "set CUDAL2_CACHE_DIR to a directory you can write", _cache
+        ),
         _guarded("C compiler", ("server",), host.REMEDY, _c_compiler),
-        _guarded("nvcc", ("foreign",), nvcc.REMEDY, _nvcc),
+        _guarded("nvcc", ("collective", "foreign"), nvcc.REMEDY, _nvcc),
         _gpu(),
         _torch_cuda(),
         _package("nvmath-python", "nvmath", ("gpu",), pip_install("cuda")),
