@@ -91,6 +91,9 @@ def test_run_time_axes_leave_no_trace(change):
         {"epilogue": "direct"},
         {"ctas_per_sm": 2},
         {"swap_ab": True},
+        {"split_k": 2, "split_via": "workspace", "epilogue": "direct"},
+        {"producer_registers": 24},
+        {"store_hint": "evict_first"},
     ],
     ids=lambda change: next(iter(change)),
 )

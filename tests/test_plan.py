@@ -191,3 +191,26 @@ def test_the_driver_calls_the_types_of_maps_by_these_numbers() -> None:
     names = pytest.importorskip("cuda.bindings.driver").CUtensorMapDataType
     prefix = "CU_TENSOR_MAP_DATA_TYPE_"
     assert {"fp16": getattr(names, f"{prefix}FLOAT16"), "bf16": getattr(names, f"{prefix}BFLOAT16")} == DATA_TYPES
+
+
+def test_slices_that_meet_in_a_workspace_are_no_cluster_and_have_tickets_and_sums() -> None:
+    config = replace(SPLIT, cluster_m=2, split_via="workspace")
+    plan = plan_launch(config, Problem(200, 24, 4096), 132)
+    tiles = 2 * 1 * 2  # of CTAs, in two clusters
+    assert (plan.grid, plan.cluster) == (tiles * SPLIT.split_k, 2)
+    assert (plan.ticket_bytes, plan.partial_bytes) == (256, 4 * tiles * SPLIT.split_k * SPLIT.tile_m * SPLIT.tile_n)
+    assert plan_launch(SPLIT, Problem(200, 24, 4096), 132).workspace_bytes == 0
+    address = np.array([1 << 40], np.uint64)
+    maps = np.zeros((1, 16), np.uint64)
+    sets = ParamSets(plan, address, address, address, lambda spec, addresses: maps, 5 << 30)
+    raw = sets.structs.tobytes()
+    assert struct.unpack_from("<2Q", raw, 448) == ((5 << 30) + 256, 5 << 30) and len(raw) == 512
+    header = (kernels_dir() / "include" / "cudal2" / "workspace.cuh").read_text()
+    assert re.search(r"GemmParams \{\s*float4\* partials;.*\n\s*uint32_t\* tickets;", header)
+
+
+def test_a_shallow_k_tile_has_boxes_as_narrow() -> None:
+    config = replace(COOP, tile_k=16)
+    plan = plan_launch(config, Problem(4096, 8192, 64), 132)
+    assert plan.a is not None and plan.b is not None
+    assert (plan.a.box_columns, plan.a.swizzle_bytes, plan.b.box_columns) == (16, 32, 16)

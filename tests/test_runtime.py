@@ -142,8 +142,8 @@ class Launched:
     def __init__(self):
         self.calls = []
 
-    def route(self, problem=PROBLEM):
-        return Route(problem, kernel=SimpleNamespace(function=None, plan=plan_launch), config=CONFIG, sm_count=132)
+    def route(self, problem=PROBLEM, config=CONFIG):
+        return Route(problem, kernel=SimpleNamespace(function=None, plan=plan_launch), config=config, sm_count=132)
 
     def launch(self, owner, params, stream):
         self.calls.append((owner, params, stream))
@@ -154,8 +154,12 @@ def launched(monkeypatch):
     recorder = Launched()
 
     class FakeLaunch:
+        made = 0
+
         def __init__(self, function, plan, pdl):
             self.plan = plan
+            FakeLaunch.made += 1
+            self.workspace = FakeLaunch.made << 30 if plan.workspace_bytes else 0
 
         def launch(self, params, stream):
             recorder.launch(self, params, stream)
@@ -176,6 +180,27 @@ def test_a_launch_belongs_to_one_stream_and_parameters_to_their_addresses(launch
     assert owners[2] is owners[3]
     params = [address for _, address, _ in launched.calls]
     assert params[0] == params[1] == params[2] != params[3]
+
+
+def test_streams_and_captured_calls_have_workspaces_of_their_own(launched, monkeypatch):
+    capturing = set()
+    monkeypatch.setattr(kernels, "is_capturing", lambda stream: stream in capturing)
+    split = {"split_k": 2, "split_via": "workspace", "epilogue": "direct", "persistent": False}
+    route = launched.route(config=replace(CONFIG, **split))
+    for stream in (7, 7, 8):
+        route.launch(1024, 2048, 4096, stream)
+    capturing |= {7, 9}
+    for stream in (7, 7, 9):
+        route.launch(1024, 2048, 4096, stream)
+    capturing.clear()
+    for stream in (7, 9):
+        route.launch(1024, 2048, 4096, stream)
+    owners = [owner for owner, _, _ in launched.calls]
+    assert owners[0] is owners[1] is owners[6]
+    assert len(set(map(id, owners))) == 6, "two streams, three captured calls, and a stream after its capture"
+    assert len({address for _, address, _ in launched.calls}) == 6
+    packed = route.packed(1024, 2048, 4096, 1 << 30).structs[0]
+    assert (packed["tickets"], packed["partials"]) == (1 << 30, (1 << 30) + route.plan.ticket_bytes)
 
 
 def test_parameters_hold_the_addresses_given(launched):

@@ -16,6 +16,7 @@ import emulated
 import numpy as np
 import pytest
 from emulated import EMULATION, GUARD
+from numpy.typing import NDArray
 
 from cudal2.codegen import render
 from cudal2.launch.plan import MAP_WORDS, MapSpec, ParamSets, Words, plan_launch
@@ -27,7 +28,7 @@ HOPPER = Path(__file__).parent / "emulation_sm90"
 SM_COUNT = 4  # persistent CTAs get several tiles
 #: What the kernel includes of other people's; one header stands for all.
 STANDS_FOR = (
-    "cudal2/hopper.cuh", "cuda_fp16.h", "cute/arch/cluster_sm90.hpp", "cute/arch/copy_sm90.hpp",
+    "cudal2/hopper.cuh", "cudal2/l2.cuh", "cuda_fp16.h", "cute/arch/cluster_sm90.hpp", "cute/arch/copy_sm90.hpp",
     "cute/arch/copy_sm90_tma.hpp", "cute/arch/mma_sm90_gmma.hpp", "cute/arch/mma_sm90_gmma_ext.hpp",
     "cute/numeric/integer_sequence.hpp", "cutlass/arch/barrier.h", "cutlass/arch/reg_reconfig.h",
 )  # fmt: skip
@@ -48,6 +49,7 @@ def swapped(tile: tuple[int, int, int], stages: int, schedule: str, consumers: i
 
 ONE = {"persistent": False}
 SPLIT = {"epilogue": "direct", "persistent": False}
+WORKSPACE = {**SPLIT, "split_via": "workspace"}
 CASES: tuple[tuple[Sm90WsConfig, Acc, Layout, tuple[str, ...]], ...] = (
     (plain((64, 80, 64), 2, "coop", 1), "fp32", "nn", ("150_200_136",)),
     (plain((128, 32, 64), 3, "coop", 2, cluster_m=2), "fp32", "tn", ("300_72_200",)),
@@ -65,6 +67,20 @@ CASES: tuple[tuple[Sm90WsConfig, Acc, Layout, tuple[str, ...]], ...] = (
     (swapped((88, 128, 64), 2, "coop", 1, epilogue="direct", **ONE), "fp16", "tn", ("100_136_72",)),
     (swapped((48, 128, 64), 2, "coop", 2, split_k=3, **SPLIT), "fp32", "nn", ("60_136_456",)),
     (swapped((16, 64, 128), 2, "coop", 1, split_k=2, cluster_n=2, **SPLIT), "fp32", "tn", ("20_130_392",)),
+    (plain((128, 32, 64), 2, "coop", 2, split_k=3, **WORKSPACE), "fp32", "tn", ("130_60_392",)),
+    (plain((128, 16, 64), 2, "coop", 1, split_k=16, **WORKSPACE), "fp16", "tn", ("60_20_1160",)),
+    (plain((64, 48, 64), 2, "coop", 1, split_k=2, cluster_m=2, **WORKSPACE), "fp32", "nn", ("130_40_200",)),
+    (swapped((48, 128, 64), 2, "coop", 2, split_k=2, cluster_n=2, **WORKSPACE), "fp32", "tn", ("50_264_200",)),
+    (swapped((16, 64, 64), 2, "coop", 1, split_k=4, cluster_m=2, cluster_n=2, **WORKSPACE),
+     "fp16", "nn", ("20_72_264",)),
+    (plain((128, 96, 32), 3, "coop", 2, cluster_m=2), "fp32", "tn", ("300_72_104", "20_24_24")),
+    (plain((64, 64, 16), 4, "pingpong", 2), "fp16", "nn", ("150_136_72",)),
+    (plain((128, 64, 32), 2, "coop", 1, cluster_n=2), "fp32", "nn", ("130_136_40",)),
+    (swapped((96, 128, 16), 4, "coop", 2, **ONE), "fp32", "tn", ("100_136_40", "96_128_16")),
+    (swapped((80, 64, 32), 2, "coop", 1, cluster_m=2, **ONE), "fp16", "nn", ("170_72_72",)),
+    (plain((128, 32, 64), 3, "coop", 2, cluster_m=2, store_hint="evict_first"), "fp32", "tn", ("300_72_200",)),
+    (swapped((96, 128, 64), 3, "coop", 2, store_hint="evict_first", producer_registers=24),
+     "fp32", "tn", ("100_136_200",)),
 )  # fmt: skip
 
 
@@ -76,7 +92,7 @@ def compiled(config: Sm90WsConfig, acc: Acc, layout: Layout, folder: Path, kerne
     places = (HOPPER, EMULATION, (kernels or kernels_dir()) / "include")
     text = render(config, acc, layout, kernels=kernels).text
     loaded = emulated.library(folder, text, HOPPER / "driver.cc", places, "-fno-gnu-unique")
-    loaded.run.argtypes = [ctypes.c_void_p, *[ctypes.c_int] * 4]
+    loaded.run.argtypes = [ctypes.c_void_p, *[ctypes.c_int] * 5]
     return loaded
 
 
@@ -99,11 +115,26 @@ def check(library: ctypes.CDLL, config: Sm90WsConfig, problem: Problem, loads_ea
     c = room[-room.ctypes.data % 16 // 2 :][: size + 2 * GUARD]
     plan = plan_launch(config, problem, SM_COUNT)
     addresses = (*(operand.ctypes.data for operand in operands), c.ctypes.data + 2 * GUARD)
-    sets = ParamSets(plan, *(np.array([at], np.uint64) for at in addresses), encode)
-    error = library.run(sets.structs.ctypes.data, plan.grid, plan.cluster, plan.smem_bytes, int(loads_early))
-    assert error == b"", f"{problem.mnk}, loads early {loads_early}: {error.decode()}"
+    workspace = np.zeros(plan.workspace_bytes // 4 + 8, np.uint32)
+    begin = -workspace.ctypes.data % 16
+    sets = ParamSets(plan, *(np.array([at], np.uint64) for at in addresses), encode, workspace.ctypes.data + begin)
+    # Slices that meet in a workspace run at the same time, all but one, or none: they must not rely on each other.
+    at_once = {1, config.split_k - 1, config.split_k} if plan.workspace_bytes else {1}
+    for clusters in sorted(at_once):
+        c[GUARD : GUARD + size] = np.nan
+        together = clusters * plan.cluster
+        launch = (plan.grid, plan.cluster, plan.smem_bytes, int(loads_early), together)
+        error = library.run(sets.structs.ctypes.data, *launch)
+        assert error == b"", f"{problem.mnk}, loads early {loads_early}, {clusters} at once: {error.decode()}"
+        check_product(c, a @ b, problem, loads_early)
+        assert not workspace[begin // 4 :][: plan.ticket_bytes // 4].any(), f"{clusters} at once: tickets are left over"
+
+
+def check_product(c: NDArray[np.float16], product: NDArray[np.int64], problem: Problem, loads_early: bool) -> None:
+    """What is between the guards is the product, and these are untouched."""
+    size = problem.m * problem.n
     found = c[GUARD : GUARD + size].reshape(problem.m, problem.n)
-    wrong = np.argwhere(found != (a @ b).astype(np.float16))
+    wrong = np.argwhere(found != product.astype(np.float16))
     assert not wrong.size, f"{problem.mnk}, loads early {loads_early}: {len(wrong)} wrong, first at {wrong[0].tolist()}"
     assert (c[:GUARD] == 77.0).all() and (c[GUARD + size :] == 77.0).all(), f"{problem.mnk}: written outside C"
 
@@ -121,6 +152,7 @@ def test_the_kernel_is_exact_and_stays_inside(case, tmp_path: Path) -> None:  # 
 
 PLAIN_FAULTS = CASES[1][0]
 SWAPPED_FAULTS = swapped((136, 64, 64), 2, "pingpong", 2, cluster_m=2)
+WORKSPACE_FAULTS = plain((128, 32, 64), 2, "coop", 2, split_k=3, **WORKSPACE)
 #: Configuration, layout, header, what to break by what, and what the emulation must say of it.
 FAULTS = {
     "a stage given back before it has been read": (
@@ -152,6 +184,13 @@ FAULTS = {
     "a turn at the tensor cores that nobody gives": (
         SWAPPED_FAULTS, "tn", "sm90_ws.cuh",
         "barrier_arrive(kTurnBarrier + (group ^ 1)", "barrier_arrive(kTurnBarrier + group", "waits for ever|wrong"),
+    "a share given up that nobody adds": (
+        WORKSPACE_FAULTS, "tn", "workspace.cuh", "return own | before >> kGivenUp;", "return own;", "wrong"),
+    "sums added before they are there": (
+        WORKSPACE_FAULTS, "tn", "workspace.cuh",
+        "if (arrivals(load_acquire(ticket)) == kSlices) return own;", "return own;", "wrong"),
+    "a ticket that is not made ready again": (
+        WORKSPACE_FAULTS, "nn", "workspace.cuh", "store_relaxed(ticket, 0);", ";", "left over"),
 }  # fmt: skip
 
 

@@ -21,6 +21,7 @@ LARGE = Problem(4096, 4096, 4096)
 RULE_NAMES = [rule.name for rule in RULES]
 #: 168 rows of C along wgmma's N, and 128 columns for one consumer.
 SWAPPED = {"swap_ab": True, "tile_m": 168, "tile_n": 128, "consumers": 1}
+SPLIT = {"split_k": 2, "split_via": "workspace", "epilogue": "direct"}
 
 #: Rule, change to a legal configuration, problem, and words of the reason: the numbers and the limit.
 REFUSALS = [
@@ -45,6 +46,13 @@ REFUSALS = [
     ("pingpong_persistent", {"schedule": "pingpong"}, LARGE, ["1 tile", "1 of its 2"]),
     ("split_k", {"split_k": 2}, LARGE, ["split-K 2", "direct epilogue", "this is coop, tma, persistent False"]),
     ("split_k", {"split_k": 2, "epilogue": "direct", "persistent": True}, LARGE, ["persistent True"]),
+    ("split_via", {"split_via": "workspace"}, LARGE, ["without split-K"]),
+    ("workspace_size", {**SPLIT, "split_k": 4}, LARGE, ["268435456 bytes", "33554432", "by cluster"]),
+    ("producer_registers", {"producer_registers": 24, "consumers": 1}, LARGE, ["24 registers", "2 consumers", "has 1"]),
+    ("store_hint", {"store_hint": "evict_first", "epilogue": "direct"}, LARGE, ["by TMA", "direct"]),
+    ("narrow_tile_k", {"tile_k": 16, "tile_n": 80}, Problem(512, 512, 64), ["1024 bytes", "4096", "2560", "split-K 1"]),
+    ("narrow_tile_k", {"tile_k": 32, "split_k": 2, "epilogue": "direct"}, Problem(512, 512, 128), ["split-K 2"]),
+    ("narrow_depth", {"tile_k": 32}, LARGE, ["tile_k 32", "up to 256", "4096"]),
     ("store_box", {}, Problem(512, 1001, 512), ["n % 8 == 0", "n = 1001", "tile_n = 128"]),
     ("tile_k_padding", {"tile_k": 128, "stages": 2}, Problem(512, 512, 40), ["tile_k 128", "k = 40", "up to 64"]),
     (
@@ -93,6 +101,9 @@ LIMITS = [
         Problem(512, 512, 392),
         Problem(512, 512, 384),
     ),
+    # 16 MiB of C in fp32, twice.
+    ("workspace_size", SPLIT, Problem(2048, 2048, 4096), Problem(2048, 2049, 4096)),
+    ("narrow_depth", {"tile_k": 32}, Problem(512, 512, 256), Problem(512, 512, 264)),
     ("stages_depth", {}, Problem(512, 512, 200), Problem(512, 512, 192)),
     ("stages_depth", {"stages": 3}, Problem(512, 512, 136), Problem(512, 512, 128)),
     ("stages_depth", {"persistent": True}, Problem(128 * 265, 128, 72), Problem(128 * 265, 128, 64)),

@@ -31,11 +31,15 @@ NARROW = SearchSpace(
             "tile_n": (96,),
             "tile_k": (64,),
             "consumers": (1, 2),
+            "cluster_m": (1, 2),
             "cluster_n": (1,),
             "split_k": (1, 2),
             "stages": (2, 4),
             "ctas_per_sm": (1,),
             "group": (1, 4),
+            "l2_prefetch": (0, 64),
+            "producer_registers": (0,),
+            "store_hint": ("normal",),
         }
     )
 )
@@ -214,7 +218,15 @@ def test_legal_configurations_launch_differently_and_duplicates_have_a_legal_twi
     """Two configurations are duplicates if they share a cubin, a grid, a tile order and what is fetched ahead."""
     space = SearchSpace(
         settings=SpaceSettings(
-            axes={"tile_m": (64, 128), "tile_n": (64, 160), "tile_k": (64,), "stages": (2,), "epilogue": ("direct",)}
+            axes={
+                "tile_m": (64, 128),
+                "tile_n": (64, 160),
+                "tile_k": (64,),
+                "stages": (2,),
+                "epilogue": ("direct",),
+                "store_hint": ("normal",),
+                "producer_registers": (0,),
+            }
         )
     )
     seen = defaultdict(list)

@@ -61,6 +61,12 @@ def ensure_context(device_index: int = 0) -> None:
     check(cuda.cuCtxSetCurrent(context), "cuCtxSetCurrent")
 
 
+def is_capturing(stream: int) -> bool:
+    """Whether what is launched on the stream becomes part of a graph."""
+    active = cuda.CUstreamCaptureStatus.CU_STREAM_CAPTURE_STATUS_ACTIVE
+    return bool(check(cuda.cuStreamIsCapturing(stream), "cuStreamIsCapturing") == active)
+
+
 def context_fault() -> str | None:
     """Waits for the device; the name of the error that has made the context useless, if any."""
     code = int(cuda.cuCtxSynchronize()[0])

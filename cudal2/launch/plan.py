@@ -1,7 +1,8 @@
 """From a configuration and a problem to what a launch needs: grid, tensor-map geometry, the kernel's parameter struct.
 
 Pure arithmetic; no CUDA. The structs are ``GemmParams`` of ``kernels/include/cudal2/params.cuh``, for kernels that load
-through tensor maps, and ``MmaParams`` of ``mma_params.cuh``, for those that load by address.
+through tensor maps, ``WorkspaceParams`` of ``workspace.cuh``, and ``MmaParams`` of ``mma_params.cuh``, for those that
+load by address.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from cudal2.space.sm90_ws import geometry as sm90_ws
 
 ELEMENT_BYTES = 2
 PARAMS_BYTES = 448
+WORKSPACE_PARAMS_BYTES = 512
 MMA_PARAMS_BYTES = 64
 PARAMS_ALIGNMENT = 64
 MAP_WORDS = 16
@@ -31,13 +33,20 @@ EVICT_NORMAL, EVICT_FIRST = 0x1000000000000000, 0x12F0000000000000
 Words: TypeAlias = NDArray[np.uint64]
 
 _SCALARS = ["m", "n", "k", "ldc", "tiles_m", "tiles_n", "raster_n", "group"]
+_GEMM_NAMES = ["a", "b", "c", "c_ptr", *_SCALARS, "prefetch", "hint_a", "hint_b"]
+_GEMM_FORMATS: list[Any] = [("<u8", MAP_WORDS)] * 3 + ["<u8"] + ["<i4"] * (len(_SCALARS) + 1) + ["<u8"] * 2
+_GEMM_OFFSETS = [0, 128, 256, 384, *range(392, 428, 4), 432, 440]
 #: ``GemmParams``; the tensor maps are opaque words.
 PARAMS: np.dtype[np.void] = np.dtype(
+    {"names": _GEMM_NAMES, "formats": _GEMM_FORMATS, "offsets": _GEMM_OFFSETS, "itemsize": PARAMS_BYTES}
+)
+#: ``WorkspaceParams``: the same, and where slices of K meet.
+WORKSPACE_PARAMS: np.dtype[np.void] = np.dtype(
     {
-        "names": ["a", "b", "c", "c_ptr", *_SCALARS, "prefetch", "hint_a", "hint_b"],
-        "formats": [("<u8", MAP_WORDS)] * 3 + ["<u8"] + ["<i4"] * (len(_SCALARS) + 1) + ["<u8"] * 2,
-        "offsets": [0, 128, 256, 384, *range(392, 428, 4), 432, 440],
-        "itemsize": PARAMS_BYTES,
+        "names": [*_GEMM_NAMES, "partials", "tickets"],
+        "formats": [*_GEMM_FORMATS, "<u8", "<u8"],
+        "offsets": [*_GEMM_OFFSETS, 448, 456],
+        "itemsize": WORKSPACE_PARAMS_BYTES,
     }
 )
 #: ``MmaParams``.
@@ -134,16 +143,19 @@ def plan_launch(config: KernelConfig, problem: Problem, sm_count: int) -> Launch
 def _plan_sm90_ws(config: Sm90WsConfig, problem: Problem, sm_count: int) -> LaunchPlan:
     m, n, k = problem.m, problem.n, problem.k
     tiles = sm90_ws.cluster_tiles(config, m, n)
+    ticket_bytes, partial_bytes = sm90_ws.workspace_bytes(config, m, n)
     return LaunchPlan(
         grid=sm90_ws.grid_ctas(config, m, n, sm_count),
         block=sm90_ws.threads(config),
         cluster=sm90_ws.cluster_size(config),
         smem_bytes=sm90_ws.smem_bytes(config),
-        struct=PARAMS,
+        struct=WORKSPACE_PARAMS if config.split_via == "workspace" else PARAMS,
+        ticket_bytes=ticket_bytes,
+        partial_bytes=partial_bytes,
         scalars=_scalars(problem, tiles, config.raster, config.group)
         | {"prefetch": sm90_ws.prefetch_tiles(config, m, n, k)}
         | _hints(*tiles),
-        a=MapSpec(k, m, 64, config.tile_m // config.cluster_n, problem.dtype),
+        a=MapSpec(k, m, sm90_ws.k_box_columns(config), config.tile_m // config.cluster_n, problem.dtype),
         b=_b_spec(config, problem),
         c=MapSpec(n, m, *sm90_ws.store_box(config), problem.dtype) if config.epilogue == "tma" else None,
     )

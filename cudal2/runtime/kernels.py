@@ -16,7 +16,7 @@ from cudal2.build.cache import BuildCache, resolve_toolchain
 from cudal2.build.pool import build_here
 from cudal2.codegen import build_key
 from cudal2.errors import Cudal2Error, NotLoadedError
-from cudal2.launch.driver import LaunchError
+from cudal2.launch.driver import LaunchError, is_capturing
 from cudal2.launch.kernel import KernelLaunch, LoadedKernel
 from cudal2.launch.plan import LaunchPlan, MapSpec, ParamSets, Words
 from cudal2.launch.tensor_map import encode
@@ -55,6 +55,7 @@ class Route:
     sm_count: int = 0
     pdl: bool = False
     _launches: dict[int, KernelLaunch] = field(default_factory=dict, repr=False)
+    _in_graphs: list[KernelLaunch] = field(default_factory=list, repr=False)
 
     def __post_init__(self) -> None:
         """Derives what every call needs."""
@@ -68,7 +69,10 @@ class Route:
         return self.kernel.plan(self.config, self.problem, self.sm_count)
 
     def launch(self, a: int, b: int, c: int, stream: int) -> None:
-        """Enqueues on the stream; no allocation on the device, no synchronisation.
+        """Enqueues on the stream; no synchronisation, nor allocation on the device but that of a workspace.
+
+        A kernel that needs one has a workspace for each stream, made by the first call there, and one for each call
+        that a graph captured, kept for good since nothing says when the graph is gone.
 
         Raises:
             LaunchError: The driver refused; nothing was enqueued.
@@ -76,25 +80,37 @@ class Route:
         launch = self._launches.get(stream)
         if launch is None:
             launch = self._prepare(stream)
-        launch.launch(_params(self, a, b, c).kernel_params(0), stream)
+        elif launch.workspace and is_capturing(stream):
+            launch = self._captured()
+        launch.launch(_params(self, a, b, c, launch.workspace).kernel_params(0), stream)
 
     def _prepare(self, stream: int) -> KernelLaunch:
-        assert self.kernel is not None, self.reason
+        if self.plan.workspace_bytes and is_capturing(stream):
+            return self._captured()
         if len(self._launches) >= _MAX_STREAMS:
             self._launches = {}
-        launch = KernelLaunch(self.kernel.function, self.plan, self.pdl)
-        return self._launches.setdefault(stream, launch)
+        return self._launches.setdefault(stream, self._new_launch())
 
-    def packed(self, a: int, b: int, c: int) -> ParamSets:
-        """Parameters for operands at these addresses; host work only."""
+    def _captured(self) -> KernelLaunch:
+        """One more launch of its own: a graph may be replayed beside the stream it was captured on, at any time."""
+        launch = self._new_launch()
+        self._in_graphs.append(launch)
+        return launch
+
+    def _new_launch(self) -> KernelLaunch:
+        assert self.kernel is not None, self.reason
+        return KernelLaunch(self.kernel.function, self.plan, self.pdl)
+
+    def packed(self, a: int, b: int, c: int, workspace: int = 0) -> ParamSets:
+        """Parameters for operands and workspace at these addresses; host work only."""
         one, two, three = (np.array([address], np.uint64) for address in (a, b, c))
-        return ParamSets(self.plan, one, two, three, lambda spec, at: _map(spec, int(at[0])))
+        return ParamSets(self.plan, one, two, three, lambda spec, at: _map(spec, int(at[0])), workspace)
 
 
 @lru_cache(maxsize=4096)
-def _params(route: Route, a: int, b: int, c: int) -> ParamSets:
+def _params(route: Route, a: int, b: int, c: int, workspace: int) -> ParamSets:
     """Allocators hand out the same addresses again and again; what is keyed by them stays true whatever lies there."""
-    return route.packed(a, b, c)
+    return route.packed(a, b, c, workspace)
 
 
 @lru_cache(maxsize=8192)

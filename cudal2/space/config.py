@@ -15,6 +15,8 @@ Schedule = Literal["coop", "pingpong"]
 Epilogue = Literal["tma", "direct"]
 SmemLayout = Literal["swizzle", "pad"]
 Prefetch = Literal["plain", "staggered"]
+SplitVia = Literal["cluster", "workspace"]
+StoreHint = Literal["normal", "evict_first"]
 MmaEpilogue = Literal["direct", "wide"]
 Variant = Literal["wgmma", "mma"]
 KernelSchedule = Literal["warpspecialized", "pingpong", "cooperative"]
@@ -109,7 +111,7 @@ class Sm90WsConfig(KernelConfig):
         consumers: Consumer warp groups of 128 threads.
         cluster_m: CTAs of a cluster along M; they share B by multicast.
         cluster_n: CTAs of a cluster along N; they share A by multicast.
-        split_k: CTAs of a cluster that split K and reduce through distributed shared memory.
+        split_k: CTAs that split K, each of which adds up a share of the tile.
         epilogue: ``tma``: stmatrix, then TMA store. ``direct``: predicated stores from registers.
         ctas_per_sm: CTAs that must fit one multiprocessor.
         raster: Run time. Axis along which consecutive tiles run inside a raster group.
@@ -119,10 +121,17 @@ class Sm90WsConfig(KernelConfig):
             still runs.
         swap_ab: The kernel computes the transpose of C: ``tile_n`` is the side of wgmma's 64 rows and of the consumers,
             ``tile_m`` the one that may be any multiple of 8.
+        split_via: ``cluster``: CTAs that split K are a cluster, their sums meet in distributed shared memory.
+            ``workspace``: they are not, and leave their sums in global memory.
+        producer_registers: Registers that setmaxnreg leaves a producer thread, the rest going to the consumers; 0 for
+            the family's own choice.
+        store_hint: ``evict_first``: TMA stores ask L2 to give up what they wrote before anything else.
     """
 
     family: ClassVar[str] = "sm90_ws"
-    added: ClassVar[frozenset[str]] = frozenset({"l2_prefetch", "swap_ab"})
+    added: ClassVar[frozenset[str]] = frozenset(
+        {"l2_prefetch", "swap_ab", "split_via", "producer_registers", "store_hint"}
+    )
 
     schedule: Schedule
     consumers: int
@@ -136,14 +145,22 @@ class Sm90WsConfig(KernelConfig):
     persistent: bool = True
     l2_prefetch: int = 0
     swap_ab: bool = False
+    split_via: SplitVia = "cluster"
+    producer_registers: int = 0
+    store_hint: StoreHint = "normal"
 
     @property
     def build_name(self) -> str:
-        """Compile-time part, for example ``128x256x64_s4_coop2_c2x1_k1_tma_o1``, ``_swap`` behind it if swapped."""
+        """Compile-time part, for example ``128x256x64_s4_coop2_c2x1_k1_tma_o1``.
+
+        Behind it what is not the default of later axes: ``_swap``, ``_workspace``, ``_r24``, ``_evict_first``.
+        """
         return (
             f"{self.tile_m}x{self.tile_n}x{self.tile_k}_s{self.stages}_{self.schedule}{self.consumers}"
             f"_c{self.cluster_m}x{self.cluster_n}_k{self.split_k}_{self.epilogue}_o{self.ctas_per_sm}"
-            f"{'_swap' if self.swap_ab else ''}"
+            f"{'_swap' if self.swap_ab else ''}{'_workspace' if self.split_via == 'workspace' else ''}"
+            f"{f'_r{self.producer_registers}' if self.producer_registers else ''}"
+            f"{'_evict_first' if self.store_hint == 'evict_first' else ''}"
         )
 
     @property

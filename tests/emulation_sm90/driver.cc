@@ -1,4 +1,4 @@
-// Runs a rendered sm90_ws kernel cluster after cluster; see tests/test_sm90_ws_emulated.py.
+// Runs a rendered sm90_ws kernel, some of its clusters at a time; see tests/test_sm90_ws_emulated.py.
 #include <tuple>
 
 #include "kernel.cu"
@@ -11,10 +11,16 @@ namespace {
 
 using emulation::machine;
 
-const cudal2::GemmParams* params;
+const void* params;
+
+// The kernel takes the struct of its kind by value.
+template <class Params>
+void call(void (*kernel)(Params)) {
+  kernel(*static_cast<const Params*>(params));
+}
 
 void thread_main() {
-  cudal2_gemm(*params);
+  call(cudal2_gemm);
   for (auto& store : emulation::self().stores) emulation::fail("a thread ends before its TMA store has read"), (void)store;
   emulation::self().done = true;
   --emulation::here().running;
@@ -30,7 +36,7 @@ void enter(int cta) {
 }
 
 void start(int ctas) {
-  machine.cluster_arrived = 0;
+  machine.clusters.assign(ctas, {});
   machine.transfers.clear();
   machine.ctas.resize(ctas);
   for (auto& cta : machine.ctas) {
@@ -54,7 +60,7 @@ void start(int ctas) {
   std::memset(cudal2::smem_raw, 0xFF, machine.smem_bytes);
 }
 
-void run_cluster() {
+void run_ctas() {
   for (bool running = true; running && machine.error.empty();) {
     running = machine.progress = false;
     for (int cta = 0; cta < int(machine.ctas.size()); ++cta) {
@@ -75,16 +81,18 @@ void run_cluster() {
 
 }  // namespace
 
-extern "C" const char* run(const cudal2::GemmParams* given, int blocks, int cluster, int smem_bytes, int loads_early) {
+// `together` CTAs run at the same time: a cluster, or with a workspace several.
+extern "C" const char* run(const void* given, int blocks, int cluster, int smem_bytes, int loads_early, int together) {
   params = given;
+  machine.cluster = cluster;
   machine.error.clear();
   machine.loads_early = loads_early;
   machine.products_early = !loads_early;
   machine.smem_bytes = smem_bytes;
   machine.blocks = blocks;
-  for (machine.first_block = 0; machine.first_block < blocks && machine.error.empty(); machine.first_block += cluster) {
-    start(cluster);
-    run_cluster();
+  for (machine.first_block = 0; machine.first_block < blocks && machine.error.empty(); machine.first_block += together) {
+    start(std::min(together, blocks - machine.first_block));
+    run_ctas();
   }
   return machine.error.c_str();
 }

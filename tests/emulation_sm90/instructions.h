@@ -60,7 +60,7 @@ using make_integer_sequence = std::make_integer_sequence<T, N>;
 using emulation::machine;
 
 inline uint32_t cast_smem_ptr_to_uint(const void* pointer) { return emulation::address_of(pointer); }
-inline int block_rank_in_cluster() { return machine.cta; }
+inline int block_rank_in_cluster() { return machine.cta - emulation::first_of_cluster(); }
 inline bool elect_one_sync() { return machine.thread % 32 == 0; }
 struct TmaDescriptor {};
 inline void prefetch_tma_descriptor(const TmaDescriptor*) {}
@@ -89,8 +89,9 @@ struct SM90_TMA_LOAD_MULTICAST_2D {
   static void copy(const void* map, uint64_t* barrier, uint16_t mask, uint64_t, void* to, int x, int y) {
     const Map box(map);
     const uint32_t at = cast_smem_ptr_to_uint(to), done = cast_smem_ptr_to_uint(barrier);
-    for (int cta = 0; cta < int(machine.ctas.size()); ++cta) {
-      if (!(mask >> cta & 1)) continue;
+    const int first = emulation::first_of_cluster();
+    for (int cta = first; cta < first + machine.cluster; ++cta) {
+      if (!(mask >> (cta - first) & 1)) continue;
       emulation::under_way([=] {
         box.each(at, x, y, [&](uint32_t address, const uint16_t* element) {
           const uint16_t value = element ? *element : 0;
@@ -99,12 +100,12 @@ struct SM90_TMA_LOAD_MULTICAST_2D {
         emulation::update(emulation::barrier_at(cta, done), 0, -box.box_rows * box.span());
       });
     }
-    if (mask >> machine.ctas.size()) emulation::fail("a multicast to a CTA that is not in the cluster");
+    if (mask >> machine.cluster) emulation::fail("a multicast to a CTA that is not in the cluster");
   }
 };
 struct SM90_TMA_LOAD_2D {
   static void copy(const void* map, uint64_t* barrier, uint64_t hint, void* to, int x, int y) {
-    SM90_TMA_LOAD_MULTICAST_2D::copy(map, barrier, uint16_t(1 << machine.cta), hint, to, x, y);
+    SM90_TMA_LOAD_MULTICAST_2D::copy(map, barrier, uint16_t(1 << (machine.cta - emulation::first_of_cluster())), hint, to, x, y);
   }
   struct PREFETCH {
     static void copy(const void*, int, int) {}
@@ -230,9 +231,9 @@ struct ClusterBarrier {
     auto& state = emulation::barrier_at(machine.cta, emulation::address_of(barrier));
     emulation::wait_until([&state, phase] { return state.phase != int(phase); });
   }
-  static void arrive(uint64_t* barrier) { arrive(barrier, machine.cta, 1); }
+  static void arrive(uint64_t* barrier) { arrive(barrier, machine.cta - emulation::first_of_cluster(), 1); }
   static void arrive(uint64_t* barrier, int cta, uint32_t predicate) {
-    if (predicate) emulation::update(emulation::barrier_at(cta, emulation::address_of(barrier)), 1, 0);
+    if (predicate) emulation::update(emulation::barrier_at(emulation::first_of_cluster() + cta, emulation::address_of(barrier)), 1, 0);
   }
 };
 struct ClusterTransactionBarrier : ClusterBarrier {
@@ -259,18 +260,19 @@ inline void wait_for_previous_grid() {}
 inline void allow_next_grid() {}
 
 inline void cluster_arrive_relaxed() {
-  int threads = 0;
-  for (const auto& cta : machine.ctas) threads += int(cta.fibers.size());
-  emulation::self().cluster_phase = machine.cluster_phase;
+  const int threads = machine.cluster * int(emulation::here().fibers.size());
+  auto& barrier = emulation::cluster();
+  emulation::self().cluster_phase = barrier.phase;
   machine.progress = true;
-  if (++machine.cluster_arrived == threads) {
-    machine.cluster_arrived = 0;
-    ++machine.cluster_phase;
+  if (++barrier.arrived == threads) {
+    barrier.arrived = 0;
+    ++barrier.phase;
   }
 }
 inline void cluster_wait() {
   const int phase = emulation::self().cluster_phase;
-  emulation::wait_until([phase] { return machine.cluster_phase != phase; });
+  auto& barrier = emulation::cluster();
+  emulation::wait_until([&barrier, phase] { return barrier.phase != phase; });
 }
 inline void cluster_barrier() {
   cluster_arrive_relaxed();
@@ -325,8 +327,25 @@ inline uint32_t transpose_matrix(uint32_t word) {
 
 inline float4 load_from_rank(uint32_t address, uint32_t rank) {
   float4 value;
-  std::memcpy(&value, emulation::shared_at(int(rank), address, 16), 16);
+  std::memcpy(&value, emulation::shared_at(emulation::first_of_cluster() + int(rank), address, 16), 16);
   return value;
 }
+
+// Whoever reads a ticket lets the others run first; that alone keeps no load from landing for ever.
+inline uint32_t load_acquire(const uint32_t* at) {
+  emulation::yield();
+  machine.progress = true;
+  return *at;
+}
+inline uint32_t fetch_add_relaxed(uint32_t* at, uint32_t value) {
+  const uint32_t before = *at;
+  *at += value;
+  return before;
+}
+inline uint32_t fetch_add_acq_rel(uint32_t* at, uint32_t value) { return fetch_add_relaxed(at, value); }
+inline void store_relaxed(uint32_t* at, uint32_t value) { *at = value; }
+inline float4 load_shared_by_gpu(const float4* at) { return *at; }
+inline void store_shared_by_gpu(float4* at, float4 value) { *at = value; }
+inline void store_tensor_evict_first(const void* map, const void* from, int x, int y) { cute::SM90_TMA_STORE_2D::copy(map, from, x, y); }
 
 }  // namespace cudal2

@@ -1,4 +1,4 @@
-// A cluster of CTAs on a CPU: every thread a fiber, shared memory and barriers of each CTA, and transfers that land as
+// Clusters of CTAs on a CPU: every thread a fiber, shared memory and barriers of each CTA, and transfers that land as
 // early or as late as they may.
 #pragma once
 
@@ -49,6 +49,11 @@ struct TransactionBarrier {
   int phase = 0;
 };
 
+struct ClusterBarrier {
+  int arrived = 0;
+  int phase = 0;
+};
+
 struct Cta {
   std::vector<Fiber> fibers;
   std::vector<unsigned char> memory;
@@ -66,7 +71,8 @@ struct Machine {
   bool products_early = false;  // and a product or a store reads when something waits for it
   bool progress = false;
   std::deque<std::function<void()>> transfers;  // TMA loads under way
-  int cluster_arrived = 0, cluster_phase = 0;
+  int cluster = 1;                        // CTAs in one
+  std::vector<ClusterBarrier> clusters;   // by the first of its CTAs
   std::string error;
 };
 
@@ -75,6 +81,8 @@ inline Machine machine;
 inline void fail(const std::string& what) {
   if (machine.error.empty()) machine.error = what;
 }
+inline int first_of_cluster() { return machine.cta / machine.cluster * machine.cluster; }
+inline ClusterBarrier& cluster() { return machine.clusters[first_of_cluster()]; }
 inline Cta& here() { return machine.ctas[machine.cta]; }
 inline Fiber& self() { return here().fibers[machine.thread]; }
 

@@ -11,7 +11,9 @@ struct Config {
   static constexpr int kClusterM = 1;
   static constexpr int kClusterN = 1;
   static constexpr int kSplitK = 1;
+  static constexpr int kWorkspaceSplitK = 1;
   static constexpr bool kTmaStore = true;
+  static constexpr bool kStoreEvictFirst = false;
   static constexpr int kCtasPerSm = 2;
   static constexpr bool kSwapAB = false;
   static constexpr bool kBf16 = false;

@@ -9,13 +9,15 @@ import numpy as np
 import torch
 
 from cudal2.build.artifact import BuiltKernel
-from cudal2.launch.driver import ensure_context
+from cudal2.launch.driver import Graph, ensure_context
 from cudal2.launch.kernel import LoadedKernel
 from cudal2.problem import Problem
 
 LINKS = 400
 SIZE = 256
 PROBLEM = Problem(SIZE, SIZE, SIZE)
+#: Several tiles, and K for every slice.
+LONG = Problem(520, 264, 2048)
 
 
 def ends(config: Any, kernel: BuiltKernel) -> list[torch.Tensor]:
@@ -41,3 +43,57 @@ def ends(config: Any, kernel: BuiltKernel) -> list[torch.Tensor]:
     loaded.close()
     assert torch.isfinite(found[0]).all() and found[0].float().abs().mean() > 0.1
     return found
+
+
+def replayed(config: Any, kernel: BuiltKernel) -> list[torch.Tensor]:
+    """Products of the same operands: a plain one, then those of a graph's replays and of launches beside them.
+
+    The graph has several launches in a row, which share a workspace, on a stream of its own; the others have another.
+    """
+    ensure_context(0)
+    a, b = _operands()
+    loaded = LoadedKernel(kernel, config)
+    streams = [torch.cuda.Stream(), torch.cuda.Stream()]
+    launches = [loaded.on(config, LONG, 132, True) for _ in streams]
+    products = [torch.empty(6, LONG.m, LONG.n, device="cuda", dtype=torch.float16) for _ in streams]
+    sets = []
+    for launch, product in zip(launches, products, strict=True):
+        c = np.array([one.data_ptr() for one in product], np.uint64)
+        operands = (np.full(len(c), one.data_ptr(), np.uint64) for one in (a, b))
+        sets.append(launch.params(*operands, c))
+    handles = [stream.cuda_stream for stream in streams]
+
+    def enqueue(which: int) -> None:
+        for index in range(6):
+            launches[which].launch(sets[which].kernel_params(index), handles[which])
+
+    torch.cuda.synchronize()
+    enqueue(0)
+    torch.cuda.synchronize()
+    first = products[0][0].clone()
+    graph = Graph(handles[0], lambda: enqueue(0))
+    found = [first]
+    for _ in range(10):
+        for product in products:
+            product.fill_(float("nan"))
+        torch.cuda.synchronize()
+        for _ in range(20):
+            graph.launch(handles[0])
+            enqueue(1)
+        torch.cuda.synchronize()
+        found += [one.clone() for product in products for one in product]
+    graph.destroy()
+    loaded.close()
+    return found
+
+
+def is_product(found: torch.Tensor) -> bool:
+    """Whether this is what :func:`replayed` multiplies, to the rounding of fp16."""
+    a, b = _operands()
+    return bool(torch.allclose(found.double(), a.double() @ b.double().t(), rtol=2e-3, atol=1e-2))
+
+
+def _operands() -> tuple[torch.Tensor, torch.Tensor]:
+    generator = torch.Generator("cuda").manual_seed(1)
+    draw = {"device": "cuda", "generator": generator, "dtype": torch.float16}
+    return torch.randn(LONG.m, LONG.k, **draw), torch.randn(LONG.n, LONG.k, **draw)

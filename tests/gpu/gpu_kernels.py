@@ -77,6 +77,27 @@ CORNERS = (
     K(96, 64, 64, 6, "coop", 1, 4, 1, 1, "tma", 1, "n", 2, True, swap_ab=True),
     K(96, 128, 64, 5, "coop", 2, 1, 1, 4, "direct", 1, "m", 1, False, swap_ab=True),
     K(168, 64, 128, 2, "coop", 1, 1, 1, 3, "direct", 1, "n", 2, False, swap_ab=True),
+    # Slices of K that meet in a workspace: alone and in clusters, with even, uneven and empty shares of the sums.
+    *(
+        replace(config, split_via="workspace")
+        for config in (
+            K(128, 128, 64, 4, "coop", 2, 1, 1, 4, "direct", 1, "m", 1, False),
+            K(64, 16, 64, 6, "coop", 1, 1, 1, 16, "direct", 2, "n", 2, False),
+            K(128, 96, 128, 3, "coop", 2, 2, 1, 3, "direct", 1, "m", 1, False),
+            K(64, 64, 64, 8, "coop", 1, 1, 2, 2, "direct", 1, "m", 4, False),
+            K(128, 256, 64, 4, "coop", 2, 2, 2, 2, "direct", 1, "n", 1, False),
+            K(168, 64, 64, 4, "coop", 1, 1, 1, 5, "direct", 1, "m", 1, False, swap_ab=True),
+            K(256, 128, 64, 4, "coop", 2, 1, 2, 8, "direct", 1, "m", 2, False, swap_ab=True),
+        )
+    ),
+    # Fewer registers for the producer, stores that L2 gives up first.
+    K(128, 256, 64, 4, "coop", 2, 2, 1, 1, "tma", 1, "m", 8, True, producer_registers=24, store_hint="evict_first"),
+    K(192, 64, 64, 4, "pingpong", 2, 1, 1, 1, "tma", 1, "n", 8, True, swap_ab=True, store_hint="evict_first"),
+    K(256, 192, 64, 3, "coop", 2, 1, 1, 1, "direct", 1, "m", 4, True, producer_registers=24),
+    # K tiles of one swizzle row of 32 or 64 bytes.
+    K(64, 128, 16, 4, "coop", 1, 1, 1, 1, "tma", 1, "m", 8, False),
+    K(128, 256, 32, 6, "coop", 2, 2, 1, 1, "tma", 1, "m", 4, True),
+    K(96, 128, 32, 4, "coop", 2, 1, 2, 1, "direct", 1, "n", 2, False, swap_ab=True),
 )
 S = Sm90SmallConfig
 #: Rings shorter and longer than K, every width, splits that divide the sums evenly and not, both ways to multiply.

@@ -48,6 +48,23 @@ def test_a_chain_of_dependent_launches_is_the_same_with_overlap_and_without(
     assert torch.equal(plain, overlapping)
 
 
+SPLITS = [config for config in kernels.CORNERS if config.split_via == "workspace"]
+
+
+@pytest.mark.parametrize("config", SPLITS, ids=lambda config: config.name)
+def test_a_workspace_serves_replays_of_a_graph_beside_launches_on_another_stream(
+    config: kernels.Sm90WsConfig, corners: dict[str, BuildResult]
+) -> None:
+    pytest.importorskip("torch")
+    import chains
+
+    if not kernels.runnable(config, chains.LONG):
+        pytest.skip("it does not take the shape")
+    first, *others = chains.replayed(config, kernel(corners[build_key(config, "fp32", "tn")]))
+    assert chains.is_product(first)
+    assert all(bool((other == first).all()) for other in others)
+
+
 @pytest.mark.parametrize("pdl", [False, True], ids=["plain", "pdl"])
 @pytest.mark.parametrize(("acc", "layout"), kernels.KINDS)
 @pytest.mark.parametrize("mnk", kernels.SHAPES)

@@ -18,12 +18,14 @@ pytestmark = pytest.mark.gpu
 PLAIN = Sm90WsConfig(128, 128, 64, 4, "coop", 2, 1, 1, 1, "tma", 1, "m", 1, False)
 DIRECT = Sm90WsConfig(64, 64, 64, 4, "coop", 1, 1, 1, 1, "direct", 1, "m", 1, False)
 SPLIT = Sm90WsConfig(64, 64, 64, 4, "coop", 1, 1, 1, 4, "direct", 1, "m", 1, False)
+WORKSPACE = Sm90WsConfig(64, 64, 64, 4, "coop", 1, 2, 1, 8, "direct", 1, "m", 1, False, split_via="workspace")
 ENTRIES = {
     "512_512_512": PLAIN,
     "1000_520_712": DIRECT,
     "64_64_2048": SPLIT,
     "1_512_512": DIRECT,
     "256_512_1024": PLAIN,
+    "256_512_4096": WORKSPACE,
 }
 
 
@@ -192,6 +194,31 @@ def test_a_captured_call_replays(table, layout):
         graph.replay()
         torch.cuda.synchronize()
         assert_right(result, a, b)
+
+
+def test_graphs_and_calls_that_run_at_once_share_no_workspace(table, layout):
+    mnk = "256_512_4096"
+    warmup([mnk], table, layout=layout)
+    graphs, captured = [], []
+    for seed in range(2):  # both on torch's one stream for captures
+        a, b = operands(mnk, layout, seed)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            result = hgemm(a, b, table=table, strict=True)
+        graphs.append(graph)
+        captured.append((result, a, b))
+    a, b = operands(mnk, layout, 2)
+    streams = [torch.cuda.Stream() for _ in range(3)]
+    torch.cuda.synchronize()
+    for _ in range(200):
+        for graph, stream in zip(graphs, streams[:2], strict=True):
+            with torch.cuda.stream(stream):
+                graph.replay()
+        with torch.cuda.stream(streams[2]):
+            called = hgemm(a, b, table=table, strict=True)
+    torch.cuda.synchronize()
+    for result, left, right in (*captured, (called, a, b)):
+        assert_right(result, left, right)
 
 
 def test_a_capture_that_needs_loading_is_refused_by_name(table, layout):

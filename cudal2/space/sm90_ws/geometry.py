@@ -21,6 +21,10 @@ PREFETCH_BYTES = 24 * 2**20
 #: Registers of a producer and of a consumer thread after setmaxnreg, by number of consumer warp groups. With three, a
 #: producer of 32 spilled up to 120 bytes (n-major B in clusters), and no consumer uses more than 152 (see rules).
 SETMAXNREG = {2: (40, 232), 3: (56, 152)}
+#: Other registers of a producer thread, by number of consumer warp groups, and what they leave a consumer thread.
+OTHER_SETMAXNREG = {(2, 24): 240}
+#: Bytes to which the tickets of a workspace are rounded up, so that partial sums behind them lie on whole lines.
+TICKET_ALIGNMENT = 256
 
 
 def uses_setmaxnreg(config: Sm90WsConfig) -> bool:
@@ -55,6 +59,16 @@ def accumulator_registers(config: Sm90WsConfig, acc: Acc) -> int:
     return elements if acc == "fp32" else elements // 2
 
 
+def cluster_split(config: Sm90WsConfig) -> int:
+    """Slices of K in a cluster."""
+    return config.split_k if config.split_via == "cluster" else 1
+
+
+def workspace_split(config: Sm90WsConfig) -> int:
+    """Slices of K that meet in a workspace."""
+    return config.split_k if config.split_via == "workspace" else 1
+
+
 def stage_bytes(config: Sm90WsConfig) -> int:
     """Bytes of A and B in one stage, which is also what its full barrier expects."""
     return (config.tile_m + config.tile_n) * config.tile_k * ELEMENT_BYTES
@@ -81,7 +95,7 @@ def epilogue_bytes(config: Sm90WsConfig) -> int:
 
 def partial_bytes(config: Sm90WsConfig) -> int:
     """fp32 partial tile that split-K exposes to its cluster; it reuses the stages."""
-    return 4 * config.tile_m * config.tile_n if config.split_k > 1 else 0
+    return 4 * config.tile_m * config.tile_n if cluster_split(config) > 1 else 0
 
 
 def smem_bytes(config: Sm90WsConfig) -> int:
@@ -90,21 +104,36 @@ def smem_bytes(config: Sm90WsConfig) -> int:
     return ALIGN_SLACK_BYTES + body + epilogue_bytes(config) + BARRIER_BYTES
 
 
+def k_box_columns(config: Sm90WsConfig) -> int:
+    """Elements of K in one TMA box of A, and of B where it is K-major; their bytes are the swizzle span."""
+    return min(64, config.tile_k)
+
+
 def b_box_columns(config: Sm90WsConfig, layout: Layout) -> int:
     """Elements along the contiguous axis of B's TMA box; its bytes are the swizzle span (128, 64 or 32)."""
     if layout == "tn":
-        return 64
+        return k_box_columns(config)
     return next(width for width in (64, 32, 16) if config.tile_n % width == 0)
 
 
 def cluster_size(config: Sm90WsConfig) -> int:
     """CTAs of one cluster."""
-    return config.cluster_m * config.cluster_n * config.split_k
+    return config.cluster_m * config.cluster_n * cluster_split(config)
 
 
 def cluster_tiles(config: Sm90WsConfig, m: int, n: int) -> tuple[int, int]:
     """Cluster tiles along M and N."""
     return ceil_div(m, config.tile_m * config.cluster_m), ceil_div(n, config.tile_n * config.cluster_n)
+
+
+def workspace_bytes(config: Sm90WsConfig, m: int, n: int) -> tuple[int, int]:
+    """Global memory of the tickets, 4 bytes per tile, and of the partial sums of every slice; zeros if unused."""
+    if config.split_via != "workspace":
+        return 0, 0
+    tiles_m, tiles_n = cluster_tiles(config, m, n)
+    tiles = tiles_m * tiles_n * config.cluster_m * config.cluster_n
+    tickets = ceil_div(4 * tiles, TICKET_ALIGNMENT) * TICKET_ALIGNMENT
+    return tickets, 4 * tiles * config.split_k * config.tile_m * config.tile_n
 
 
 def prefetch_tiles(config: Sm90WsConfig, m: int, n: int, k: int) -> int:
@@ -117,7 +146,7 @@ def prefetch_tiles(config: Sm90WsConfig, m: int, n: int, k: int) -> int:
 def grid_ctas(config: Sm90WsConfig, m: int, n: int, sm_count: int) -> int:
     """CTAs to launch: one per tile (and K slice), or one wave of whole clusters if persistent."""
     tiles_m, tiles_n = cluster_tiles(config, m, n)
-    clusters = tiles_m * tiles_n
+    clusters = tiles_m * tiles_n * workspace_split(config)
     if config.persistent:
         clusters = min(clusters, sm_count * config.ctas_per_sm // cluster_size(config))
     return clusters * cluster_size(config)
@@ -125,7 +154,7 @@ def grid_ctas(config: Sm90WsConfig, m: int, n: int, sm_count: int) -> int:
 
 def constants(config: Sm90WsConfig, acc: Acc, layout: Layout, dtype: Dtype) -> dict[str, Any]:
     """Everything the template may ask for; run-time axes are left out, so that they share cubins."""
-    producer_registers, consumer_registers = _setmaxnreg(config)
+    producer_registers, consumer_registers = setmaxnreg(config)
     return {
         "build_name": config.build_name,
         "acc": acc,
@@ -139,8 +168,11 @@ def constants(config: Sm90WsConfig, acc: Acc, layout: Layout, dtype: Dtype) -> d
         "consumers": config.consumers,
         "cluster_m": config.cluster_m,
         "cluster_n": config.cluster_n,
-        "split_k": config.split_k,
+        "split_k": cluster_split(config),
+        "workspace_split_k": workspace_split(config),
+        "params": "GemmParams" if config.split_via == "cluster" else "WorkspaceParams",
         "epilogue_tma": config.epilogue == "tma",
+        "store_evict_first": config.store_hint == "evict_first",
         "ctas_per_sm": config.ctas_per_sm,
         "swap_ab": config.swap_ab,
         "bf16": dtype == "bf16",
@@ -153,12 +185,15 @@ def constants(config: Sm90WsConfig, acc: Acc, layout: Layout, dtype: Dtype) -> d
     }
 
 
+def setmaxnreg(config: Sm90WsConfig) -> tuple[int, int]:
+    """Registers of a producer and a consumer thread after setmaxnreg; zeros where the template leaves it out."""
+    if not uses_setmaxnreg(config):
+        return 0, 0
+    key = (config.consumers, config.producer_registers)
+    return (key[1], OTHER_SETMAXNREG[key]) if key in OTHER_SETMAXNREG else SETMAXNREG[config.consumers]
+
+
 def register_pool(config: Sm90WsConfig) -> int:
     """Registers of one CTA that setmaxnreg hands out; 0 where it is not used."""
-    producer_registers, consumer_registers = _setmaxnreg(config)
+    producer_registers, consumer_registers = setmaxnreg(config)
     return WARP_GROUP * (producer_registers + config.consumers * consumer_registers)
-
-
-def _setmaxnreg(config: Sm90WsConfig) -> tuple[int, int]:
-    """Registers of a producer and a consumer thread after setmaxnreg; zeros where the template leaves it out."""
-    return SETMAXNREG[config.consumers] if uses_setmaxnreg(config) else (0, 0)

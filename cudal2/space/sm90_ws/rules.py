@@ -41,17 +41,25 @@ MULTICAST_CTAS = 4
 #: The lesser of the two prefetch depths; a deeper one that finds no more to fetch is the same.
 SHALLOW_PREFETCH = 2
 
-_BODY_AXES = ("tile_m", "tile_n", "tile_k", "stages", "consumers", "split_k", "epilogue", "swap_ab")
+#: Depth of a K tile that fills a swizzle row of 128 bytes. Longer K than NARROW_K gains nothing from shallower ones.
+WHOLE_ROW = 64
+NARROW_K = 256
+#: Partial sums of a launch in global memory: more than L2 holds would come back from device memory.
+WORKSPACE_BYTES = 32 * 2**20
+
+_BODY_AXES = ("tile_m", "tile_n", "tile_k", "stages", "consumers", "split_k", "split_via", "epilogue", "swap_ab")
 _smem = lifted(geo.smem_bytes, *_BODY_AXES)
 _threads = lifted(geo.threads, "consumers", "ctas_per_sm")
-_setmaxnreg = lifted(geo.uses_setmaxnreg, "consumers", "ctas_per_sm")
+_setmaxnreg = lifted(lambda config: geo.setmaxnreg(config)[1], "consumers", "ctas_per_sm", "producer_registers")
+_cluster_split = lifted(geo.cluster_split, "split_k", "split_via")
 
 
 def register_cap(choice: Choice, arch: Arch) -> Any:
     """Registers one consumer thread may use, after setmaxnreg where it is used."""
     share = register_share(choice.ctas_per_sm * _threads(choice) // WARP, arch)
-    moved = np.where(np.equal(choice.consumers, 2), geo.SETMAXNREG[2][1], THREE_CONSUMERS_CAP)
-    return np.where(_setmaxnreg(choice), moved, share)
+    moved = _setmaxnreg(choice)
+    capped = np.where(np.equal(choice.consumers, 3), THREE_CONSUMERS_CAP, moved)
+    return np.where(moved, capped, share)
 
 
 def _wgmma_m(choice: Choice) -> Any:
@@ -88,7 +96,12 @@ def _clusters(choice: Choice, problem: Problem) -> Any:
 
 
 def _cluster_ctas(choice: Choice) -> Any:
-    return choice.cluster_m * choice.cluster_n * choice.split_k
+    return choice.cluster_m * choice.cluster_n * _cluster_split(choice)
+
+
+def _ctas(choice: Choice, problem: Problem) -> Any:
+    """All of a launch that is not persistent, slices of K included."""
+    return _clusters(choice, problem) * choice.cluster_m * choice.cluster_n * choice.split_k
 
 
 def _wave(choice: Choice, arch: Arch) -> Any:
@@ -137,8 +150,8 @@ def _forms_cluster(c: Choice, problem: Problem, arch: Arch) -> Any:
 
 def _forms_cluster_reason(c: Sm90WsConfig, problem: Problem, arch: Arch) -> str:
     return (
-        f"a cluster of {c.cluster_m} x {c.cluster_n} CTAs with split-K {c.split_k}: multicast takes at most "
-        f"{MULTICAST_CTAS} CTAs, a cluster {arch.cluster_size_max}"
+        f"a cluster of {c.cluster_m} x {c.cluster_n} CTAs with split-K {int(_cluster_split(c))}: "
+        f"multicast takes at most {MULTICAST_CTAS} CTAs, a cluster {arch.cluster_size_max}"
     )
 
 
@@ -152,6 +165,43 @@ def _splits_k_reason(c: Sm90WsConfig, problem: Problem, arch: Arch) -> str:
         f"split-K {c.split_k} needs the coop schedule, the direct epilogue and no persistence; "
         f"this is {c.schedule}, {c.epilogue}, persistent {c.persistent}"
     )
+
+
+def _meets_in_workspace(c: Choice, problem: Problem, arch: Arch) -> Any:
+    return np.equal(c.split_via, "cluster") | (c.split_k > 1)
+
+
+def _narrow_whole(c: Choice, problem: Problem, arch: Arch) -> Any:
+    unit = geo.ALIGN_SLACK_BYTES // geo.ELEMENT_BYTES
+    aligned = np.equal(c.tile_m * c.tile_k % unit, 0) & np.equal(c.tile_n * c.tile_k % unit, 0)
+    return (c.tile_k >= WHOLE_ROW) | (aligned & np.equal(c.split_k, 1))
+
+
+def _narrow_whole_reason(c: Sm90WsConfig, problem: Problem, arch: Arch) -> str:
+    return (
+        f"tile_k {c.tile_k} needs tiles of {geo.ALIGN_SLACK_BYTES} bytes or a multiple and no split-K; this has "
+        f"{geo.ELEMENT_BYTES * c.tile_m * c.tile_k} and {geo.ELEMENT_BYTES * c.tile_n * c.tile_k}, split-K {c.split_k}"
+    )
+
+
+def _partial_bytes(c: Choice, problem: Problem) -> Any:
+    tile_bytes = 4 * c.tile_m * c.tile_n
+    return _ctas(c, problem) * tile_bytes
+
+
+def _workspace_fits(c: Choice, problem: Problem, arch: Arch) -> Any:
+    return np.equal(c.split_via, "cluster") | (_partial_bytes(c, problem) <= WORKSPACE_BYTES)
+
+
+def _workspace_fits_reason(c: Sm90WsConfig, problem: Problem, arch: Arch) -> str:
+    held = int(_partial_bytes(c, problem))
+    return f"{held} bytes of partial sums exceed the {WORKSPACE_BYTES} that L2 keeps: fewer slices, or by cluster"
+
+
+def _registers_move(c: Choice, problem: Problem, arch: Arch) -> Any:
+    pairs = list(geo.OTHER_SETMAXNREG)
+    named = sum((np.equal(c.consumers, one) & np.equal(c.producer_registers, left) for one, left in pairs), np.False_)
+    return np.equal(c.producer_registers, 0) | (named & np.equal(c.ctas_per_sm, 1))
 
 
 def _slices_whole(c: Choice, problem: Problem, arch: Arch) -> Any:
@@ -176,11 +226,11 @@ def _addressable(c: Choice, problem: Problem, arch: Arch) -> Any:
     rows = _tiles_m(c, problem) * c.tile_m * c.cluster_m <= INT32_MAX
     columns = _tiles_n(c, problem) * c.tile_n * c.cluster_n <= INT32_MAX
     depth = ceil_div(problem.k, c.tile_k) * c.tile_k <= INT32_MAX
-    return rows & columns & depth & (_clusters(c, problem) * _cluster_ctas(c) <= INT32_MAX)
+    return rows & columns & depth & (_ctas(c, problem) <= INT32_MAX)
 
 
 def _addressable_reason(c: Sm90WsConfig, problem: Problem, arch: Arch) -> str:
-    ctas = int(_clusters(c, problem) * _cluster_ctas(c))
+    ctas = int(_ctas(c, problem))
     return (
         f"{problem.mnk} padded to whole tiles, or its {ctas} CTAs, exceed the {INT32_MAX} of a 32-bit tile coordinate"
     )
@@ -221,13 +271,13 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         "accumulator_registers",
-        ("tile_m", "tile_n", "schedule", "consumers", "epilogue", "ctas_per_sm", "swap_ab"),
+        ("tile_m", "tile_n", "schedule", "consumers", "epilogue", "ctas_per_sm", "producer_registers", "swap_ab"),
         _fits_registers,
         _fits_registers_reason,
     ),
     shared_memory(_smem, _BODY_AXES),
     occupancy(_smem, _threads, _BODY_AXES),
-    Rule("cluster", ("cluster_m", "cluster_n", "split_k"), _forms_cluster, _forms_cluster_reason),
+    Rule("cluster", ("cluster_m", "cluster_n", "split_k", "split_via"), _forms_cluster, _forms_cluster_reason),
     Rule(
         "pingpong_persistent",
         ("schedule", "persistent"),
@@ -243,6 +293,27 @@ RULES: tuple[Rule, ...] = (
         _splits_k_reason,
     ),
     Rule(
+        "split_via",
+        ("split_k", "split_via"),
+        _meets_in_workspace,
+        lambda c, p, a: "without split-K there are no sums to meet in a workspace",
+    ),
+    Rule(
+        "producer_registers",
+        ("consumers", "ctas_per_sm", "producer_registers"),
+        _registers_move,
+        lambda c, p, a: (
+            f"a producer of {c.producer_registers} registers needs 2 consumers and one CTA per SM; "
+            f"this has {c.consumers} and {c.ctas_per_sm}"
+        ),
+    ),
+    Rule(
+        "store_hint",
+        ("epilogue", "store_hint"),
+        lambda c, p, a: np.equal(c.store_hint, "normal") | np.equal(c.epilogue, "tma"),
+        lambda c, p, a: "evict-first stores go by TMA; the epilogue is direct",
+    ),
+    Rule(
         "multicast_slice", ("tile_m", "tile_n", "tile_k", "cluster_m", "cluster_n"), _slices_whole, _slices_whole_reason
     ),
     Rule(
@@ -252,12 +323,21 @@ RULES: tuple[Rule, ...] = (
         lambda c, p, a: f"a TMA store needs n % 8 == 0 and tile_n % 16 == 0; n = {p.n}, tile_n = {c.tile_n}",
         by_size=True,
     ),
-    tile_k_padding(64),
+    tile_k_padding(WHOLE_ROW),
+    Rule("narrow_tile_k", ("tile_m", "tile_n", "tile_k", "split_k"), _narrow_whole, _narrow_whole_reason),
+    Rule(
+        "narrow_depth",
+        ("tile_k",),
+        lambda c, p, a: (c.tile_k >= WHOLE_ROW) | (p.k <= NARROW_K),
+        lambda c, p, a: f"tile_k {c.tile_k} is for k up to {NARROW_K}: {p.k} has as many barriers as it needs with 64",
+        by_size=True,
+    ),
     split_k_depth(),
+    Rule("workspace_size", (*_TILING, "split_k", "split_via"), _workspace_fits, _workspace_fits_reason, by_size=True),
     Rule("size", (*_TILING, "tile_k", "split_k"), _addressable, _addressable_reason, by_size=True),
     Rule(
         "stages_depth",
-        (*_TILING, "tile_k", "split_k", "stages", "ctas_per_sm", "persistent"),
+        (*_TILING, "tile_k", "split_k", "split_via", "stages", "ctas_per_sm", "persistent"),
         _stages_fill,
         lambda c, p, a: (
             f"{c.stages} stages exceed the {int(np.maximum(2, _k_steps(c, p, a)))} a CTA can fill with k = {p.k}"
@@ -277,7 +357,7 @@ RULES: tuple[Rule, ...] = (
     *raster_rules(lambda c, p: (_tiles_m(c, p), _tiles_n(c, p)), _TILING, "cluster tiles"),
     Rule(
         "persistent_single_wave",
-        (*_TILING, "split_k", "ctas_per_sm", "persistent"),
+        (*_TILING, "split_k", "split_via", "ctas_per_sm", "persistent"),
         _persistence_matters,
         _persistence_matters_reason,
         by_size=True,

@@ -3,10 +3,11 @@
 #pragma once
 
 #include "cudal2/epilogue.cuh"
+#include "cudal2/ws_store.cuh"
 
 namespace cudal2 {
 
-// Stores one warp group's columns, 64 at a time, box by box through two staging buffers as store_tma does.
+// Stores one warp group's columns, 64 at a time, box by box through two staging buffers as store_boxes does.
 template <class G, class Acc>
 __device__ __forceinline__ void store_tma_swapped(const GemmParams& params, const Acc (&acc)[G::kBlocks], uint8_t* staging, int group,
                                                   int row0, int col0, int& turn) {
@@ -34,10 +35,7 @@ __device__ __forceinline__ void store_tma_swapped(const GemmParams& params, cons
         stmatrix_trans_x2(base + at, acc[i].word(nb, 0), acc[i].word(nb, 1));
       }
       finish_box(group, leader);
-      if (leader) {
-        cute::SM90_TMA_STORE_2D::copy(&params.c, buffer, col0 + i * 64, row0 + first);
-        cute::tma_store_arrive();
-      }
+      if (leader) store_box<G>(params, buffer, col0 + i * 64, row0 + first);
       turn ^= 1;
     }
   }

@@ -2,18 +2,21 @@
 //
 // Cooperative: the consumers share a tile by rows, or by columns if the operands are swapped. Ping-pong: each has its own
 // tile and they take turns at the tensor cores, so that one's epilogue hides behind the other's main loop. Clusters share
-// A and B by multicast, or split K and reduce through distributed shared memory. See kernels/README.md for the axes.
+// A and B by multicast, or split K and reduce through distributed shared memory; without a cluster, K is split by way of a
+// workspace. See kernels/README.md for the axes.
 #pragma once
 
 #include <cutlass/arch/reg_reconfig.h>
 
 #include "cudal2/epilogue.cuh"
 #include "cudal2/epilogue_swapped.cuh"
-#include "cudal2/geometry.cuh"
 #include "cudal2/params.cuh"
 #include "cudal2/raster.cuh"
 #include "cudal2/sync.cuh"
 #include "cudal2/wgmma.cuh"
+#include "cudal2/workspace.cuh"
+#include "cudal2/ws_geometry.cuh"
+#include "cudal2/ws_store.cuh"
 
 namespace cudal2 {
 
@@ -39,15 +42,18 @@ struct Work {
     rank = G::kClusterSize > 1 ? int(cute::block_rank_in_cluster()) : 0;
     cta_m = rank % G::kClusterM;
     cta_n = rank / G::kClusterM % G::kClusterN;
-    slice = rank / G::kShareSize;
-    first = blockIdx.x / G::kClusterSize;
-    stride = gridDim.x / G::kClusterSize;
+    constexpr int kTileCtas = G::kClusterSize * G::kWorkspaceSplitK;
+    slice = G::kWorkspace ? blockIdx.x / G::kClusterSize % G::kSlices : rank / G::kShareSize;
+    first = blockIdx.x / kTileCtas;  // slices of a tile are neighbours in the grid: they run at once
+    stride = gridDim.x / kTileCtas;
     tiles = p.tiles_m * p.tiles_n;
     const int k_tiles = (p.k + G::kTileK - 1) / G::kTileK;
-    k = G::kSplitK == 1 ? KRange{0, k_tiles} : KRange{k_tiles * slice / G::kSplitK, k_tiles * (slice + 1) / G::kSplitK};
+    k = G::kSlices == 1 ? KRange{0, k_tiles} : KRange{k_tiles * slice / G::kSlices, k_tiles * (slice + 1) / G::kSlices};
   }
   // The CTA at (m, n) of the same K slice; slices share nothing until they reduce.
-  __device__ __forceinline__ int peer(int m, int n) const { return slice * G::kShareSize + n * G::kClusterM + m; }
+  __device__ __forceinline__ int peer(int m, int n) const {
+    return (G::kWorkspace ? 0 : slice * G::kShareSize) + n * G::kClusterM + m;
+  }
   __device__ __forceinline__ int row(TileCoord tile) const { return (tile.m * G::kClusterM + cta_m) * G::kTileM; }
   __device__ __forceinline__ int col(TileCoord tile) const { return (tile.n * G::kClusterN + cta_n) * G::kTileN; }
 };
@@ -66,6 +72,7 @@ struct Smem {
     return reinterpret_cast<uint64_t*>(base + G::kBodyBytes + G::kEpilogueBytes) + stage;
   }
   __device__ __forceinline__ uint64_t* empty(int stage) const { return full(G::kStages + stage); }
+  __device__ __forceinline__ uint32_t* claimed() const { return reinterpret_cast<uint32_t*>(full(2 * G::kStages)); }
 };
 
 // One box; `mask` names the CTAs of the cluster that receive it at the same shared-memory offset.
@@ -91,14 +98,14 @@ __device__ __forceinline__ void load_stage(const Work<G>& work, const Smem<G>& s
 
   const int slice_a = work.cta_n * G::kSliceA;
 #pragma unroll
-  for (int sub = 0; sub < G::kTileK / 64; ++sub) {
-    load_box<(G::kClusterN > 1)>(p.a, p.hint_a, barrier, mask_a, smem.a(stage) + (sub * G::kTileM + slice_a) * 128, k0 + sub * 64, row + slice_a);
+  for (int sub = 0; sub < G::kBoxesK; ++sub) {
+    load_box<(G::kClusterN > 1)>(p.a, p.hint_a, barrier, mask_a, smem.a(stage) + (sub * G::kTileM + slice_a) * G::kRowBytes, k0 + sub * 64, row + slice_a);
   }
   const int slice_b = work.cta_m * G::kSliceB;
   if constexpr (G::kKMajorB) {
 #pragma unroll
-    for (int sub = 0; sub < G::kTileK / 64; ++sub) {
-      load_box<(G::kClusterM > 1)>(p.b, p.hint_b, barrier, mask_b, smem.b(stage) + (sub * G::kTileN + slice_b) * 128, k0 + sub * 64, col + slice_b);
+    for (int sub = 0; sub < G::kBoxesK; ++sub) {
+      load_box<(G::kClusterM > 1)>(p.b, p.hint_b, barrier, mask_b, smem.b(stage) + (sub * G::kTileN + slice_b) * G::kRowBytes, k0 + sub * 64, col + slice_b);
     }
   } else {
 #pragma unroll
@@ -113,7 +120,7 @@ __device__ __forceinline__ void load_stage(const Work<G>& work, const Smem<G>& s
 template <class G>
 __device__ __forceinline__ void prefetch_a(const Work<G>& work, int row, int k0) {
 #pragma unroll
-  for (int sub = 0; sub < G::kTileK / 64; ++sub) {
+  for (int sub = 0; sub < G::kBoxesK; ++sub) {
     cute::SM90_TMA_LOAD_2D::PREFETCH::copy(&work.params.a, k0 + sub * 64, row + work.cta_n * G::kSliceA);
   }
 }
@@ -123,7 +130,7 @@ __device__ __forceinline__ void prefetch_b(const Work<G>& work, int col, int k0)
   const int slice = work.cta_m * G::kSliceB;
   if constexpr (G::kKMajorB) {
 #pragma unroll
-    for (int sub = 0; sub < G::kTileK / 64; ++sub) {
+    for (int sub = 0; sub < G::kBoxesK; ++sub) {
       cute::SM90_TMA_LOAD_2D::PREFETCH::copy(&work.params.b, k0 + sub * 64, col + slice);
     }
   } else {
@@ -186,9 +193,9 @@ __device__ __forceinline__ void multiply_stage(const Smem<G>& smem, int stage, i
   // wgmma's left operand is A, or B if swapped; its blocks of 64 rows are whole boxes where it is N-major.
   constexpr bool kKMajorLeft = !G::kSwapAB || G::kKMajorB;
   constexpr bool kKMajorRight = G::kSwapAB || G::kKMajorB;
-  constexpr int kBlockBytes = (kKMajorLeft ? 64 : G::kTileK) * 128;
+  constexpr int kBlockBytes = kKMajorLeft ? 64 * G::kRowBytes : G::kTileK * 128;
   constexpr int kGroupBytes = G::kPingpong ? 0 : G::kBlocks * kBlockBytes;
-  const uint64_t bits_k = descriptor_bits<128>(16, 1024);
+  const uint64_t bits_k = descriptor_bits<G::kRowBytes>(16, 8 * G::kRowBytes);
   const uint64_t bits_n = descriptor_bits<G::kBoxNBytes>(G::kTileK * G::kBoxNBytes, 8 * G::kBoxNBytes);
   const uint8_t* left = G::kSwapAB ? smem.b(stage) : smem.a(stage);
   const uint8_t* right = G::kSwapAB ? smem.a(stage) : smem.b(stage);
@@ -258,7 +265,10 @@ __device__ __forceinline__ void consume(const Work<G>& work, const Smem<G>& smem
     if constexpr (G::kPingpong) barrier_sync(kTurnBarrier + group, 2 * kWarpGroup);
     multiply_tile<G>(work, smem, group, cursor, acc);
     if constexpr (G::kPingpong) cursor.skip(k_tiles);
-    if constexpr (G::kSplitK > 1) {
+    if constexpr (G::kWorkspace) {
+      const int cta_tile = t * G::kShareSize + work.rank;
+      reduce_through_workspace<G>(static_cast<const WorkspaceParams&>(work.params), acc, smem.claimed(), cta_tile, work.slice, row, col);
+    } else if constexpr (G::kSplitK > 1) {
       expose_partials<G>(acc, smem.partials());
       cluster_barrier();
       reduce_partials<G>(work.params, smem.partials(), work.slice, work.rank % G::kShareSize, row, col);
@@ -266,7 +276,7 @@ __device__ __forceinline__ void consume(const Work<G>& work, const Smem<G>& smem
       if constexpr (G::kSwapAB) {
         store_tma_swapped<G>(work.params, acc, smem.staging(group), group, row, col, turn);
       } else {
-        store_tma<G>(work.params, acc, smem.staging(group), group, row, col, turn);
+        store_boxes<G>(work.params, acc, smem.staging(group), group, row, col, turn);
       }
     } else if constexpr (G::kSwapAB) {
       store_direct_swapped<G>(work.params, acc, row, col);
@@ -303,7 +313,7 @@ __device__ __forceinline__ void set_up(const GemmParams& params, const Smem<G>& 
 
 template <class Config>
 __device__ __forceinline__ void sm90_ws(const GemmParams& params) {
-  using G = Geometry<Config>;
+  using G = WsGeometry<Config>;
   extern __shared__ uint8_t smem_raw[];
   const uint32_t misaligned = cute::cast_smem_ptr_to_uint(smem_raw) % kAlignment;
   const Smem<G> smem{smem_raw + (misaligned ? kAlignment - misaligned : 0)};
