@@ -9,24 +9,28 @@ import types
 from collections import OrderedDict
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from cudal2 import floor
 from cudal2.bench import jobs, timing
+from cudal2.bench.context import ProblemContext
 from cudal2.bench.correctness import Checks
 from cudal2.bench.device import ClockSample
 from cudal2.bench.inputs import BufferSets, as_math
 from cudal2.bench.jobs import Candidate, GpuSession
 from cudal2.build.artifact import BuiltKernel
 from cudal2.launch.driver import LaunchError
+from cudal2.launch.plan import MAP_WORDS, ParamSets, plan_launch
 from cudal2.problem import Problem
 from cudal2.records.measurement import Status
 from cudal2.settings import BenchSettings
-from cudal2.space.config import Sm90WsConfig
+from cudal2.space.config import Sm90SmallConfig, Sm90WsConfig
 
 PROBLEM = Problem(64, 64, 64)
 SETTINGS = BenchSettings(replays=3)
 CONFIG = Sm90WsConfig(64, 64, 64, 2, "coop", 1, 1, 1, 1, "direct", 1)
+SMALL = Sm90SmallConfig(64, 32, 64, 4, "wgmma", 4, 1)
 LAUNCH_US = 5.0
 
 
@@ -74,9 +78,12 @@ class Context:
         self.stopwatch, self.floor_us = Stopwatch(host, self.sets), 2.2
         self.closed = False
 
-    def check(self, kernel, config, pdl):
+    def begin_check(self, kernel, config, pdl):
         self.host.events.append("check")
-        return self.checks.run(self.host.contestant(self.checks.sets), 7)
+        return self.checks.begin(self.host.contestant(self.checks.sets), 7)
+
+    def encode_ahead(self, built, config):
+        self.host.events.append(f"maps {built.name}")
 
     def candidate(self, kernel, config, pdl):
         return self.host.contestant(self.sets)
@@ -134,13 +141,37 @@ def test_the_host_works_while_the_device_does(session, host):
     rounds = host.events[5:]
     assert rounds[:3] == ["reference", "capture", "replay"], "captured while the reference's first replay runs"
     assert sorted(rounds[3:7]) == ["reference", "reference", "replay", "replay"] and rounds[6] == "replay"
-    assert rounds[7:] == ["load two", "wait", "wait", "wait"], "all is under way before one is waited for"
+    assert rounds[7:] == ["maps two", "load two", "wait", "wait", "wait"], "all is under way before one is waited for"
     host.events.clear()
     session.measure(candidate("two"), SETTINGS, True, candidate("unloadable"))
     assert host.events[-4:] == ["load unloadable", "wait", "wait", "wait"]
     assert host.events.count("update") == 2 and "capture" not in host.events, (
         "the graphs of the step before serve again"
     )
+
+
+class Encoder:
+    """Notes which tensor maps are asked for."""
+
+    def __init__(self):
+        self.asked = set()
+
+    def maps(self, spec, addresses):
+        self.asked.add((spec, int(addresses[0]), len(addresses)))
+        return np.zeros((len(addresses), MAP_WORDS), np.uint64)
+
+
+@pytest.mark.parametrize("config", [CONFIG, dataclasses.replace(CONFIG, epilogue="tma"), SMALL], ids=lambda it: it.name)
+def test_the_maps_that_are_encoded_ahead_are_those_that_binding_asks_for(config):
+    context = object.__new__(ProblemContext)
+    context.problem, context._sm_count = PROBLEM, 132
+    context.sets, context.checks = BufferSets(PROBLEM, 4, "cpu"), Checks(PROBLEM, "cpu", 1)
+    context._maps, context._check_maps = Encoder(), Encoder()
+    context.encode_ahead(candidate("one").built, config)
+    for sets, ahead in ((context.sets, context._maps), (context.checks.sets, context._check_maps)):
+        asked = Encoder()
+        ParamSets(plan_launch(config, PROBLEM, 132), sets.a_pointers, sets.b_pointers, sets.c_pointers, asked.maps)
+        assert ahead.asked == asked.asked and asked.asked
 
 
 def test_a_shape_that_heats_the_chip_is_timed_under_load(session, host, monkeypatch):
@@ -179,4 +210,4 @@ def test_a_time_that_cannot_be_is_set_aside_and_a_wrong_kernel_never_timed(sessi
     host.events.clear()
     row = session.measure(candidate("one"), SETTINGS, True)
     assert row.status is Status.CORRECTNESS and row.reason.startswith("0/1 data")
-    assert host.events == ["load one", "check"]
+    assert host.events == ["load one", "check", "update", "replay", "wait"], "sized behind the check, and no more"

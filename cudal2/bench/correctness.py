@@ -5,6 +5,7 @@ The truth is fp64 arithmetic, never a GPU library's half-precision path. Runs on
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -192,10 +193,17 @@ class Checks:
 
         The caller's current stream must be ``stream``.
         """
+        return self.begin(contestant, stream)()
+
+    def begin(self, contestant: Contestant, stream: int) -> Callable[[], CheckResult]:
+        """:meth:`run`, enqueued: what it returns waits for it and says what was seen. The next run must come later."""
         self.sets.poison()
         contestant.launch(self._exact, stream)
         contestant.launch(self._revealing, stream)
-        max_error, fault = self._at_a_glance()
+        return functools.partial(self._result, self._at_a_glance())
+
+    def _result(self, seen: torch.Tensor) -> CheckResult:
+        max_error, fault = seen.tolist()
         if max_error <= 1.0 and not fault:
             return CheckResult(True, max_error)
         exact = compare_exact(self.sets.c(self._exact), self._expected)
@@ -207,7 +215,7 @@ class Checks:
         broken = self.sets.broken_red_zone() or self._changed_input()
         return CheckResult(not broken, close.max_error, broken, bool(broken))
 
-    def _at_a_glance(self) -> list[float]:
+    def _at_a_glance(self) -> torch.Tensor:
         """The largest error over its bound, and whether anything else is wrong: nearly nobody is, so one wait for all.
 
         Every operation costs the host some 10 us, so whole arenas are compared, not matrix by matrix.
@@ -219,8 +227,7 @@ class Checks:
             *(now.ne(before).any() for now, before in zip(sets.operands, self._operands, strict=True)),
         ]
         error = largest_error(sets.c(self._revealing), self._reference, self._bound)
-        values: list[float] = torch.stack([error, torch.stack(wrong).any().float()]).tolist()
-        return values
+        return torch.stack([error, torch.stack(wrong).any().float()])
 
     def _store(self, index: int, operands: Operands) -> None:
         self.sets.a(index).copy_(operands.a)
@@ -246,14 +253,15 @@ class Sample:
     """
 
     def __init__(self, sets: BufferSets, index: int, seed: int) -> None:
-        """Chooses; call it while the device is idle, since the choice is copied there."""
+        """Chooses; the choice goes to the device behind what is under way there."""
         problem = sets.problem
         host = torch.Generator().manual_seed(seed)
         rows = torch.randint(0, problem.m, (_SAMPLE_ROWS,), generator=host)
         width = max(1, min(problem.n, _SAMPLE_B_ELEMENTS // problem.k))
         start = int(torch.randint(0, problem.n - width + 1, (), generator=host))
         self._sets, self._index, self._host_rows = sets, index, rows
-        self._rows, self._columns = rows.to(sets.a(index).device), slice(start, start + width)
+        self._rows = rows.to(sets.a(index).device, non_blocking=True)
+        self._columns = slice(start, start + width)
 
     def largest_error(self) -> torch.Tensor:
         """:func:`largest_error` of the sample, enqueued; the host goes on."""
@@ -291,7 +299,7 @@ class Aftermath:
     """
 
     def __init__(self, sets: BufferSets, used: int, index: int, seed: int) -> None:
-        """Call it while the device is idle."""
+        """Chooses what is looked at."""
         self._sets, self._used = sets, used
         self._sample = Sample(sets, index, seed)
 

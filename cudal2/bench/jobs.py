@@ -20,7 +20,16 @@ import torch
 from cudal2.bench.context import ProblemContext
 from cudal2.bench.correctness import Aftermath, CheckResult
 from cudal2.bench.device import Clocks, DeviceInfo, describe
-from cudal2.bench.timing import TimedGraph, coarse, interleave, keep_busy, sized_launches, soak_s, too_fast
+from cudal2.bench.timing import (
+    TimedGraph,
+    begin_sizing,
+    coarse,
+    interleave,
+    keep_busy,
+    replay_launches,
+    soak_s,
+    too_fast,
+)
 from cudal2.build.artifact import BuiltKernel
 from cudal2.errors import EnvironmentProblemError
 from cudal2.launch.driver import LaunchError, context_fault, ensure_context
@@ -171,18 +180,19 @@ class GpuSession:
         started = time.perf_counter()
         context = self.context(candidate.problem, settings)
         kernel = self.kernel(candidate.built, candidate.config)
-        checked = context.check(kernel, candidate.config, candidate.pdl)
+        checking = context.begin_check(kernel, candidate.config, candidate.pdl)
+        contestant = context.candidate(kernel, candidate.config, candidate.pdl)
+        # Behind the check, which the host waits for only then; who is wrong has run a little longer.
+        sizing = begin_sizing(context.stopwatch, contestant, _LIKELY_FLOORS * context.floor_us)
+        launch_us, checked = sizing(), checking()
         if checked.stray:
             self._forget(context)  # it may have written anywhere: the answers are no longer to be trusted
         if not checked.ok:
             return candidate.row(
                 Status.CORRECTNESS, checked.reason, max_error=checked.max_error, bench_s=time.perf_counter() - started
             )
-        contestant = context.candidate(kernel, candidate.config, candidate.pdl)
         # The check has run the kernel, and the middle one of the replays counts: no run of the graph is given away.
-        launches, repeats = sized_launches(
-            context.stopwatch, contestant, settings.replay_ms, _LIKELY_FLOORS * context.floor_us
-        )
+        launches, repeats = replay_launches(launch_us, settings.replay_ms, context.sets.count)
         graph = TimedGraph(context.stopwatch, contestant, coarse(launches) if repeats == 1 else launches, repeats)
         try:
             times, after = self._replay(context, graph, candidate, reference, upcoming)
@@ -214,22 +224,27 @@ class GpuSession:
         settings = context.settings
         rng = random.Random(f"{settings.seed} {candidate.problem} {candidate.config.name}")
         used = graph.sets_used
-        aftermath = Aftermath(context.sets, used, rng.randrange(used), rng.randrange(2**31))
+        looked: list[Aftermath] = []
 
         def meanwhile() -> None:
-            aftermath.look()
+            looked.append(Aftermath(context.sets, used, rng.randrange(used), rng.randrange(2**31)))
+            looked[0].look()
             self.clocks.recent(_CLOCKS_AGE_S)
-            self._look_ahead(upcoming)
+            self._look_ahead(context, upcoming)
 
         timed = [graph, *([context.reference().graph] if reference else [])]
         keep_busy(timed, soak_s(candidate.problem, settings))
         times = interleave(timed, settings.replays, rng, first=len(timed) - 1, last=0, meanwhile=meanwhile)
-        return times, aftermath.result()
+        return times, looked[0].result()
 
-    def _look_ahead(self, upcoming: Candidate | None) -> None:
-        """What the next step would wait for: its cubin is loaded."""
+    def _look_ahead(self, context: ProblemContext, upcoming: Candidate | None) -> None:
+        """What the next step would wait for: its tensor maps are encoded and its cubin loaded.
+
+        Loading comes last: it waits for all that the device has to do.
+        """
         if upcoming is not None:
             with contextlib.suppress(LaunchError, OSError):  # it says why when it is its turn
+                context.encode_ahead(upcoming.built, upcoming.config)
                 self.kernel(upcoming.built, upcoming.config)
 
     def _new_context(self, problem: Problem, settings: BenchSettings, replay_ms: float) -> ProblemContext:

@@ -249,31 +249,38 @@ class GraphMaker(Protocol):
 
 def sized_graph(stopwatch: GraphMaker, contestant: Contestant, replay_ms: float) -> TimedGraph:
     """A graph whose replay lasts at least ``replay_ms``, run once untimed."""
-    return stopwatch.graph(contestant, *sized_launches(stopwatch, contestant, replay_ms))
+    time_us = begin_sizing(stopwatch, contestant, stopwatch.probe_us(contestant))()
+    return stopwatch.graph(contestant, *replay_launches(time_us, replay_ms, stopwatch.sets.count))
 
 
-def sized_launches(
-    stopwatch: GraphMaker, contestant: Contestant, replay_ms: float, likely_us: float | None = None
-) -> tuple[int, int]:
-    """Launches to capture and how often to run them, for a replay of at least ``replay_ms``.
-
-    A short graph tells the time first: launched by itself, a small kernel looks several times as slow.
+def begin_sizing(stopwatch: GraphMaker, contestant: Contestant, likely_us: float) -> Finish:
+    """Enqueues a short graph that tells the time of a launch: by itself, a small kernel looks several times as slow.
 
     Args:
         stopwatch: Captures and times.
-        contestant: What is launched; it must have run before.
-        replay_ms: Length of a replay.
-        likely_us: About what a launch takes, for the length of the short graph; one launch is timed by default.
+        contestant: What is launched; it must have been before.
+        likely_us: About what a launch takes, for the length of the graph.
     """
-    if likely_us is None:
-        likely_us = stopwatch.probe_us(contestant)
     sizing = stopwatch.graph(contestant, launches_for(likely_us, _SIZING_MS), warm=False)
     try:
-        time_us = sizing.time_us()
-    finally:
+        finish = sizing.begin()
+    except BaseException:
         sizing.close()
+        raise
+
+    def time_us() -> float:
+        try:
+            return finish()
+        finally:
+            sizing.close()
+
+    return time_us
+
+
+def replay_launches(time_us: float, replay_ms: float, sets: int) -> tuple[int, int]:
+    """Launches to capture and how often to run them, for a replay of at least ``replay_ms`` over so many sets."""
     launches = launches_for(time_us, _SIZING_MARGIN * replay_ms)
-    return split_launches(launches, launches_for(time_us, _GRAPH_MS), stopwatch.sets.count)
+    return split_launches(launches, launches_for(time_us, _GRAPH_MS), sets)
 
 
 def split_launches(launches: int, enough: int, sets: int) -> tuple[int, int]:
