@@ -95,6 +95,20 @@ def test_a_rejected_source_is_a_failure_with_nvcc_s_first_error(tmp_path: Path, 
     assert result.log_path is not None and "exit code 2" in result.log_path.read_text()
 
 
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ('echo "gcc: fatal error: cannot execute cc1plus: No such file" >&2; exit 1', "cannot execute cc1plus"),
+        ("kill -9 $$", "nvcc died of SIGKILL"),
+    ],
+)
+def test_what_the_machine_may_be_to_blame_for_is_not_kept(tmp_path: Path, nvcc: Path, text: str, words: str) -> None:
+    script(nvcc, text)
+    result = build_here((CONFIG, "fp32", "tn", "fp16"), BuildCache(tmp_path / "cache"), Toolchain.detect(SM90))
+    assert isinstance(result, CompileFailure) and words in result.reason
+    assert not list(tmp_path.glob("cache/*/sm90*"))
+
+
 def test_a_compiler_that_hangs_is_ended(tmp_path: Path, nvcc: Path) -> None:
     script(nvcc, "sleep 600")
     assert compile_kernel(Nvcc(nvcc, "13"), "", "sm_90a", [], deadline_s=0.3)[2].endswith("nvcc took longer than 0.3 s")

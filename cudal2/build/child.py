@@ -10,9 +10,9 @@ import sys
 from multiprocessing.connection import Connection
 from pathlib import Path
 
-from cudal2.build.artifact import BuildResult
+from cudal2.build.artifact import BuildResult, CompileFailure
 from cudal2.build.cache import BuildCache
-from cudal2.build.compiler import compile_source
+from cudal2.build.compiler import Compilation, compile_source
 from cudal2.build.nvcc import KERNEL_DEADLINE_S
 from cudal2.build.toolchain import Toolchain
 from cudal2.codegen import KernelSource
@@ -48,6 +48,13 @@ def limit_s(source: KernelSource, deadline_s: float) -> float:
     return deadline_s if source.compiler == "nvrtc" else deadline_s + KERNEL_DEADLINE_S
 
 
+def kept(source: KernelSource, cache: BuildCache, toolchain: Toolchain, compilation: Compilation) -> BuildResult:
+    """The compilation as the cache holds it, or beside the cache where the machine may be to blame."""
+    if compilation.final:
+        return cache.publish(source, toolchain, compilation)
+    return CompileFailure(source.name, source.digest, compilation.reason, None, compilation.compile_s)
+
+
 class _Compiler:
     """Compiles into the cache, with a precompiled header while that works."""
 
@@ -62,7 +69,7 @@ class _Compiler:
             if compilation.pch_failed:
                 log.warning("no precompiled headers: %s cannot hold one; builds take longer", self._pch_dir)
                 self._pch_dir = None
-            return self._cache.publish(source, self._toolchain, compilation)
+            return kept(source, self._cache, self._toolchain, compilation)
         except Cudal2Error as error:
             return error
         except Exception as error:

@@ -19,6 +19,8 @@ _STATIC_SMEM = re.compile(r"(\d+) bytes smem")
 #: A full disk under the precompiled header says nothing of the kernel, and must not be cached as if it did.
 _PCH_FAILED = re.compile(r"PCH (?:file|directory)")
 _LOST_HEADER = re.compile(r"(?:could not|cannot) open source file \S+")
+#: What nvcc's parts say of a source; a host compiler that is missing, or no memory, says nothing of this kind.
+_NVCC_ERROR = re.compile(r"(?:\(\d+\)|:\d+): error|ptxas (?:error|fatal)")
 _PCH_USED = re.compile(r'using precompiled header file "')
 #: ptxas calls these "info"; each one costs more than any axis of the space could win back.
 _FATAL_REMARKS = re.compile(
@@ -41,6 +43,7 @@ class Compilation:
         pch_used: Whether a precompiled header was read, not made.
         pch_failed: Whether it could be neither; the source was then compiled without.
         library: The host half of what nvcc compiles, a shared library; empty without one.
+        final: Whether another try would end in the same: not where nvcc failed without a word about the source.
     """
 
     cubin: bytes
@@ -53,6 +56,7 @@ class Compilation:
     pch_used: bool
     pch_failed: bool = False
     library: bytes = b""
+    final: bool = True
 
 
 def compile_source(source: KernelSource, toolchain: Toolchain, pch_dir: Path | None = None) -> Compilation:
@@ -100,6 +104,7 @@ def compile_source(source: KernelSource, toolchain: Toolchain, pch_dir: Path | N
         pch_used=_PCH_USED.search(log) is not None,
         pch_failed=pch_failed,
         library=b"" if reason else library,
+        final=bool(cubin) or source.compiler == "nvrtc" or _NVCC_ERROR.search(log) is not None,
     )
 
 
@@ -125,7 +130,7 @@ def _number(pattern: re.Pattern[str], text: str) -> int:
 def _rejection(source: KernelSource, log: str) -> str:
     """First error of a rejected source, on one line."""
     lines = [line.strip() for line in log.splitlines() if line.strip()]
-    first = next((line for line in lines if re.search(r"\b(?:error|fatal)\b", line)), lines[0] if lines else "no log")
+    first = next((line for line in lines if re.search(r"\b(?:error|fatal)\b", line)), lines[-1] if lines else "no log")
     name = "nvcc" if source.compiler == "nvcc" else "NVRTC"
     return f"rejected by {name}: {' '.join(first.split())}"
 

@@ -16,7 +16,7 @@ from typing import TypeAlias
 
 from cudal2.build.artifact import BuildResult, CompileFailure
 from cudal2.build.cache import BuildCache
-from cudal2.build.child import limit_s, serve
+from cudal2.build.child import kept, limit_s, serve
 from cudal2.build.compiler import compile_source
 from cudal2.build.cores import default_jobs
 from cudal2.build.nvcc import KERNEL_BYTES
@@ -210,7 +210,7 @@ def build_here(request: Request, cache: BuildCache, toolchain: Toolchain) -> Bui
         return found
     if not toolchain.of(source).can_compile:
         return _cannot_compile(source, toolchain.of(source))
-    return cache.publish(source, toolchain, compile_source(source, toolchain))
+    return kept(source, cache, toolchain, compile_source(source, toolchain))
 
 
 def _unique_sources(requests: Iterable[Request]) -> list[KernelSource]:
