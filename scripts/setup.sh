@@ -41,7 +41,7 @@ if [[ ! -f $stamp || "$(cat "$stamp")" != "$wanted" ]]; then
     fi
     : >"$log"
     install_torch
-    extras=train,build,report,dev
+    extras=train,plan,build,report,dev
     has_gpu && extras=$extras,cuda
     echo "set-up: packages" >&2
     quiet_pip install -c scripts/constraints.txt -e ".[$extras]"

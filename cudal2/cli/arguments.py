@@ -130,6 +130,14 @@ def minutes(text: str) -> float:
     return value
 
 
+def part(text: str) -> tuple[int, int]:
+    """``--part``: I/N, from 1."""
+    found = re.fullmatch(r"([0-9]{1,4})/([0-9]{1,4})", text)
+    if not found or not 1 <= int(found[1]) <= int(found[2]):
+        raise UsageError(f"'{text[:80]}' is not a part: give I/N with I from 1 to N, for example 1/2")
+    return int(found[1]), int(found[2])
+
+
 def add_arch(parser: argparse.ArgumentParser) -> None:
     """``--arch``."""
     parser.add_argument(
@@ -173,6 +181,11 @@ def add_shapes(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--shapes-file", metavar="FILE", help="YAML list of shapes, or the name of one in configs/shapes"
     )
+
+
+def add_plan(parser: argparse.ArgumentParser) -> None:
+    """``--plan``: what `scripts/shortlist.py` writes."""
+    parser.add_argument("--plan", type=Path, metavar="FILE", help="a sweep plan: shapes with their configurations")
 
 
 def add_family(parser: argparse.ArgumentParser) -> None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from cudal2.cli import arguments as shared
 from cudal2.cli.output import counted, note, print_json, print_table
-from cudal2.errors import NothingValidError
+from cudal2.errors import NothingValidError, UsageError
 from cudal2.problem import Problem
 from cudal2.space.config import KernelConfig
 
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 _EPILOG = """examples:
   cudal2 build --mnk 64_4096_64 --space sm90_record         every legal configuration of a narrowed space
   cudal2 build --shapes-file record32 --space sm90_record --jobs 16
+  cudal2 build --plan plan.jsonl --jobs 16                  the kernels of a sweep plan (scripts/shortlist.py)
   cudal2 build --mnk 256_256_256 --config 128x128x64_s4_coop2_c1x1_k1_tma_o1_m1"""
 
 
@@ -31,6 +32,7 @@ def add(commands: Any) -> argparse.ArgumentParser:
     )
     shared.add_arch(parser)
     shared.add_shapes(parser)
+    shared.add_plan(parser)
     shared.add_kind(parser)
     shared.add_space(parser)
     parser.add_argument(
@@ -61,6 +63,8 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _requests(arguments: argparse.Namespace) -> list[Any]:
     """Each compile-time choice once: run-time axes share a cubin."""
+    if arguments.plan:
+        return _planned(arguments)
     given = [shared.config(text) for text in arguments.config or ()]
     spaces = {config: shared.space_of(arguments, config.family, config.name) for config in given}
     if given and not shared.chosen_shapes(arguments):
@@ -75,6 +79,16 @@ def _requests(arguments: argparse.Namespace) -> list[Any]:
             raise NothingValidError("none of the configurations given is legal for any of these shapes")
         raise shared.nothing_legal(arguments, problems[0])
     return list(requests.values())
+
+
+def _planned(arguments: argparse.Namespace) -> list[Any]:
+    from cudal2.codegen import build_key
+    from cudal2.runners.plan import read_plan
+
+    if arguments.config or shared.chosen_shapes(arguments):
+        raise UsageError("--plan names shapes and configurations: leave out --config and shapes")
+    requests = [(config, *problem.signature) for problem, configs in read_plan(arguments.plan) for config in configs]
+    return list({build_key(*request): request for request in requests}.values())
 
 
 def _legal(

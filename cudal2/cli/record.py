@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cudal2.cli import arguments as shared
 from cudal2.cli.backend import require_gpu
 from cudal2.cli.output import note
-from cudal2.cli.runners import add_gpu, open_gpu
+from cudal2.cli.runners import add_gpu, open_gpu, open_gpu_families
 from cudal2.errors import NothingValidError, UsageError
 
 if TYPE_CHECKING:
@@ -19,8 +21,10 @@ if TYPE_CHECKING:
 _EPILOG = """examples:
   cudal2 record --shapes-file record32 --space sm90_record --out runs/rec --minutes 9
   cudal2 record --shapes-file record32 --space sm90_record --out runs/rec        go on where that stopped
+  cudal2 record --plan plan.jsonl --part 1/2 --device 0 --pdl on --out runs/sweep0   a plan's first half of shapes
   cudal2 record publish runs/rec --space sm90_record --out h200_fp32_tn.parquet
 
+A plan (scripts/shortlist.py) names configurations of several kernel families; each has a directory in DIR.
 Measurements are appended to shards in DIR as they are made, failures included; what is there is not measured again."""
 
 
@@ -40,6 +44,14 @@ def add(commands: Any) -> argparse.ArgumentParser:
     shared.add_space(publish)
     shared.add_arch(parser)
     shared.add_shapes(parser)
+    shared.add_plan(parser)
+    parser.add_argument("--part", type=shared.part, metavar="I/N", help="of a plan: every N-th shape from the I-th on")
+    parser.add_argument(
+        "--reference",
+        choices=("on", "off"),
+        default="on",
+        help="of a plan: time cuBLASLt in the same rounds (default on)",
+    )
     shared.add_kind(parser)
     shared.add_space(parser)
     parser.add_argument("--out", type=Path, metavar="DIR", help="directory of shards; resumed if it holds any")
@@ -56,11 +68,14 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _record(arguments: argparse.Namespace) -> int:
-    from cudal2.progress import Progress
     from cudal2.runners.sweep import pending, sweep
 
     if arguments.out is None:
         raise UsageError("--out is missing: give the directory of the shards")
+    if arguments.plan:
+        return _record_plan(arguments)
+    if arguments.part or arguments.reference == "off":
+        raise UsageError("--part and --reference off go with --plan: a recording for replay needs the reference")
     problems = shared.problems(arguments)
     require_gpu(arguments.device)
     done = _done(arguments.out, arguments.pdl == "on")
@@ -70,6 +85,38 @@ def _record(arguments: argparse.Namespace) -> int:
     if not total and not done:
         raise NothingValidError("nothing to record: no configuration is legal; `cudal2 space --mnk M_N_K` says why")
     note(f"{total} measurements to make, {len(done)} made before")
+    with _shown(total) as show, open_gpu(arguments, arguments.out, show) as opened:
+        finished = sweep(opened.runner, work, _seconds(arguments))
+    note(f"{arguments.out}: {'complete' if finished else 'not complete, the same command goes on'}")
+    return 0
+
+
+def _record_plan(arguments: argparse.Namespace) -> int:
+    from cudal2.runners.plan import families_of, part_of, read_plan
+    from cudal2.runners.sweep import sweep
+
+    if shared.chosen_shapes(arguments) or arguments.space or arguments.family:
+        raise UsageError("--plan names shapes and configurations: leave out shapes, --space and --family")
+    work = read_plan(arguments.plan)
+    require_gpu(arguments.device)
+    if arguments.part:
+        work = part_of(work, *arguments.part)
+    families = families_of(work)
+    done = set().union(*(_done(arguments.out / family, arguments.pdl == "on") for family in families))
+    work = [(problem, tuple(one for one in configs if (problem, one) not in done)) for problem, configs in work]
+    total = sum(len(configs) for _, configs in work)
+    note(f"{total} measurements to make, {len(done)} made before")
+    with _shown(total) as show, open_gpu_families(arguments, families, arguments.out, show) as runner:
+        finished = sweep(runner, work, _seconds(arguments))
+    note(f"{arguments.out}: {'complete' if finished else 'not complete, the same command goes on'}")
+    return 0
+
+
+@contextmanager
+def _shown(total: int) -> Iterator[Callable[[Measurement], None]]:
+    """A bar, and what moves it on."""
+    from cudal2.progress import Progress
+
     failed = 0
     with Progress("record", total) as progress:
 
@@ -78,10 +125,11 @@ def _record(arguments: argparse.Namespace) -> int:
             failed += not row.ok
             progress.advance(note=f"{row.problem.mnk}, {failed} failed")
 
-        with open_gpu(arguments, arguments.out, show) as opened:
-            finished = sweep(opened.runner, work, arguments.minutes * 60.0 if arguments.minutes else None)
-    note(f"{arguments.out}: {'complete' if finished else 'not complete, the same command goes on'}")
-    return 0
+        yield show
+
+
+def _seconds(arguments: argparse.Namespace) -> float | None:
+    return arguments.minutes * 60.0 if arguments.minutes else None
 
 
 def _done(directory: Path, pdl: bool) -> Done:

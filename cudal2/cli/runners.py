@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from cudal2.records.fingerprint import Fingerprint
     from cudal2.records.measurement import Measurement
     from cudal2.runners.base import Runner
+    from cudal2.runners.plan import ByFamily
 
 
 @dataclass(frozen=True)
@@ -145,6 +146,45 @@ def open_gpu(
         if records is not None:
             runner.record_to(records, {"argv": sys.argv[1:]})
         yield Opened("gpu", runner, wanted, fingerprint)
+
+
+@contextmanager
+def open_gpu_families(
+    arguments: argparse.Namespace, families: Sequence[str], records: Path, on_done: Callable[[Measurement], None]
+) -> Iterator[ByFamily]:
+    """This machine's GPU for several kernel families, by one worker; records go to a directory for each.
+
+    Raises:
+        WorkerError: The GPU's worker does not start.
+    """
+    from cudal2.bench.worker import Worker
+    from cudal2.build.cache import resolve_toolchain
+    from cudal2.runners.local import LocalRunner
+    from cudal2.runners.plan import ByFamily
+    from cudal2.settings import load_bench
+    from cudal2.space.space import SearchSpace
+
+    settings, cache = load_bench(arguments.bench), shared.build_cache(arguments)
+    arch = compiled_for(arguments.arch, gpu_arch(arguments.device))
+    toolchain = resolve_toolchain(cache, arch)
+    with ExitStack() as stack:
+        worker = stack.enter_context(Worker(arguments.device, settings.deadline_s))
+        runners = {}
+        for family in families:
+            runner = LocalRunner(
+                SearchSpace(arguments.arch, family=family),
+                settings=settings,
+                pdl=arguments.pdl == "on",
+                reference=arguments.reference == "on",
+                cache=cache,
+                toolchain=toolchain,
+                jobs=arguments.jobs,
+                worker=worker,
+                on_done=on_done,
+            )
+            runners[family] = stack.enter_context(runner)
+            runner.record_to(records / family, {"argv": sys.argv[1:]})
+        yield ByFamily(runners)
 
 
 def compiled_for(wanted: Arch, gpu: Arch) -> Arch:

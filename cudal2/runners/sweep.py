@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Sequence
+from typing import Protocol
 
 import numpy as np
 
 from cudal2.problem import Problem
 from cudal2.records.measurement import Measurement
-from cudal2.runners.base import Runner
 from cudal2.space.config import KernelConfig
 from cudal2.space.space import SearchSpace
 
@@ -31,8 +31,15 @@ def pending(space: SearchSpace, problem: Problem, done: Done, seed: int = 0) -> 
     return [legal[at] for at in order if (problem, legal[at]) not in done]
 
 
+class Measures(Protocol):
+    """The part of a runner that a sweep needs."""
+
+    def run(self, problem: Problem, configs: Sequence[KernelConfig]) -> list[Measurement]:
+        """One measurement per configuration, in the order asked."""
+
+
 def sweep(
-    runner: Runner,
+    runner: Measures,
     work: Sequence[tuple[Problem, Sequence[KernelConfig]]],
     seconds: float | None = None,
     clock: Callable[[], float] = time.monotonic,

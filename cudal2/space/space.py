@@ -133,6 +133,22 @@ class SearchSpace:
         broken = [rule for rule in self.rules if not np.all(rule.allows(config, problem, self.arch))]
         return reasons + [f"{rule.name}: {rule.reason(config, problem, self.arch)}" for rule in broken]
 
+    def allows(self, configs: Sequence[KernelConfig], problem: Problem) -> NDArray[np.bool_]:
+        """Which of many configurations of the family are legal; as :meth:`explain`, without reasons, all at once."""
+        allowed = np.ones(len(configs), bool)
+        columns = {}
+        for axis, values in zip(self.axes, self._values, strict=True):
+            column = np.array([getattr(config, axis.name) for config in configs], values.dtype)
+            allowed &= [one in axis.values for one in column.tolist()]
+            columns[axis.name] = column
+        kept = np.flatnonzero(allowed)
+        for rule in self.rules:
+            read = SimpleNamespace(**{name: columns[name][kept] for name in rule.axes})
+            kept = kept[np.broadcast_to(rule.allows(read, problem, self.arch), kept.shape)]
+        allowed[:] = False
+        allowed[kept] = True
+        return allowed
+
     def holds(self, config: KernelConfig) -> bool:
         """Whether it is a configuration of this space, legal or not."""
         if config.family != self.family.name:
