@@ -246,13 +246,13 @@ def test_a_baseline_entry_is_found_too(table):
     assert "because ours took 4 us" in table.explain(8192, 64, 64)
 
 
-def test_nearest_is_nearest_in_log_space():
-    table = KernelTable(HEADER, [entry("128_1024_1024", SMALL), entry("1024_1024_1024", LARGE)])
-    # 300 lies nearer to 128 by difference, and by logarithm; 400 only by difference.
-    assert table.best(300, 1024, 1024).m == 128
-    assert table.best(400, 1024, 1024).m == 1024
-    assert table.best(400, 1024, 1024).evidence == "transferred"
-    assert "nearest legal, 1024_1024_1024" in table.explain(400, 1024, 1024)
+def test_of_kernels_that_waste_no_more_the_nearest_in_log_space_serves():
+    table = KernelTable(HEADER, [entry("64_64_64"), entry("64_64_256")])
+    # 160 lies half way by difference, and nearer to 256 by logarithm; 120 nearer to 64 by both.
+    assert table.best(64, 64, 160).k == 256
+    assert table.best(64, 64, 120).k == 64
+    assert table.best(64, 64, 160).evidence == "transferred"
+    assert "nearest legal, 64_64_256" in table.explain(64, 64, 160)
 
 
 def test_a_shape_far_from_all_others_gets_nothing(table):
@@ -260,12 +260,25 @@ def test_a_shape_far_from_all_others_gets_nothing(table):
     assert "no measured shape is within 4x" in table.explain(16384, 16384, 16384)
 
 
+def test_a_kernel_whose_tiles_fall_into_whole_waves_here_beats_a_nearer_one_whose_do_not():
+    # 10 x 16 tiles of 128 x 256 are one wave of 132 and 28 more; of 64 x 64 they are ten waves but for ten.
+    table = KernelTable(HEADER, [entry("1024_4096_1024", LARGE), entry("2048_4096_1024", SMALL)])
+    assert table.best(1280, 4096, 1024).mnk == "2048_4096_1024"
+    assert table.best(1000, 4096, 1024).mnk == "1024_4096_1024"
+
+
+def test_whether_a_library_serves_is_for_the_nearest_entry_to_say():
+    table = KernelTable(HEADER, [lost("1024_1024_1024"), entry("2048_1024_1024", LARGE)])
+    assert table.best(1100, 1024, 1024).config is None
+    assert table.best(1900, 1024, 1024).config is not None
+
+
 def test_a_neighbour_that_is_illegal_here_is_passed_over():
-    table = KernelTable(HEADER, [entry("64_64_512", SPLIT), entry("64_64_64", SMALL)])
-    # 128 deep there are two K tiles: four slices have nothing to split.
-    assert SearchSpace().explain(SPLIT, Problem(64, 64, 128)) != []
-    assert table.best(64, 64, 192).config == SMALL
-    assert "64_64_512 passed over: split_k" in table.explain(64, 64, 192)
+    stored_by_tma, directly = SMALL, SPLIT
+    table = KernelTable(HEADER, [entry("64_64_512", stored_by_tma), entry("64_128_512", directly)])
+    # A TMA store needs whole groups of 8 columns.
+    assert table.best(64, 68, 512).mnk == "64_128_512"
+    assert "64_64_512 passed over: store_box" in table.explain(64, 68, 512)
 
 
 def test_a_neighbour_keeps_its_cubin_with_run_time_axes_that_fit():

@@ -18,8 +18,9 @@ from cudal2.arch import SM90, Arch
 from cudal2.floor import floor_us
 from cudal2.problem import Problem
 from cudal2.search.analytic import columns_of, predict_us, rank
-from cudal2.search.surrogate import Surrogate, transposed
+from cudal2.search.surrogate import Surrogate
 from cudal2.space.config import KernelConfig, Sm90SmallConfig, Sm90WsConfig
+from cudal2.space.refit import transposed, with_axes
 from cudal2.space.space import SearchSpace
 
 Behind = Mapping[Problem, Mapping[KernelConfig, float]]
@@ -94,7 +95,7 @@ class Shortlister:
             patterns = [config for config in self._patterns if config.family == family]
             axes = {axis.name: axis.values for axis in space.axes}
             tried = [
-                _with(pattern, split_k=split, stages=stages, **order)
+                with_axes(pattern, split_k=split, stages=stages, **order)
                 for pattern in patterns
                 for split in (axes["split_k"] if _may_split(pattern) else (1,))
                 for order in _plain_orders(pattern)
@@ -138,11 +139,6 @@ def _pattern(config: KernelConfig) -> KernelConfig:
     if isinstance(config, Sm90WsConfig):
         least |= {"raster": "m", "group": 1, "persistent": config.schedule == "pingpong"}
     return replace(config, **least)
-
-
-def _with(config: KernelConfig, **values: Any) -> KernelConfig:
-    """With other values of axes that not every family has."""
-    return replace(config, **values)
 
 
 def _may_split(config: KernelConfig) -> bool:

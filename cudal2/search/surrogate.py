@@ -8,7 +8,6 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -21,6 +20,7 @@ from cudal2.problem import Problem
 from cudal2.records.measurement import Measurement
 from cudal2.search.analytic import ABSENT, predict_us
 from cudal2.space.config import KernelConfig, Sm90WsConfig
+from cudal2.space.refit import transposed
 from cudal2.space.rule import ceil_div
 
 if TYPE_CHECKING:
@@ -115,22 +115,6 @@ def _analytic(problem: Problem, columns: Columns, small: NDArray[np.bool_], arch
             mine = {name: column[family] for name, column in columns.items() if name not in absent}
             found[family] = np.log(predict_us(mine, problem, arch))
     return found
-
-
-def transposed(problem: Problem, config: KernelConfig) -> tuple[Problem, KernelConfig] | None:
-    """The same tiles of the transposed product, for families that can swap operands: what B is there, A is here."""
-    if not isinstance(config, Sm90WsConfig) or problem.layout != "tn":
-        return None
-    turned = replace(
-        config,
-        tile_m=config.tile_n,
-        tile_n=config.tile_m,
-        cluster_m=config.cluster_n,
-        cluster_n=config.cluster_m,
-        swap_ab=not config.swap_ab,
-        raster="n" if config.raster == "m" else "m",
-    )
-    return replace(problem, m=problem.n, n=problem.m), turned
 
 
 def log_behind(records: Sequence[Iterable[Measurement]]) -> dict[Problem, dict[KernelConfig, float]]:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from cudal2.arch import Arch
 from cudal2.errors import NothingValidError
 from cudal2.problem import Problem
@@ -99,11 +97,6 @@ def sm80_mma_configs(problem: Problem) -> tuple[Sm80MmaConfig, ...]:
         )
         for tile_m, tile_n, warps_m, warps_n, ctas_per_sm in _SM80_MMA
     )
-
-
-def suited(config: KernelConfig, problem: Problem) -> KernelConfig:
-    """The configuration with what the problem decides and no search chooses: how wide its rows can be copied."""
-    return replace(config, copy_bytes=problem.alignment_bytes) if isinstance(config, Sm80MmaConfig) else config
 
 
 def fallback_config(problem: Problem, arch: Arch) -> KernelConfig | None:

@@ -8,10 +8,8 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
-from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -22,18 +20,14 @@ from cudal2.problem import Acc, Dtype, Layout, Problem, require_accumulator
 from cudal2.records.fingerprint import Fingerprint
 from cudal2.records.measurement import Measurement, Mode
 from cudal2.space.config import KernelConfig
-from cudal2.space.defaults import suited
+from cudal2.space.refit import refit, suited
 from cudal2.space.space import SearchSpace
 from cudal2.table.entry import EVIDENCE, Device, Entry, Evidence, Header
 from cudal2.table.files import locked, search_path, table_files
+from cudal2.table.neighbours import NEAREST_FACTOR, neighbours, tma_reads
 from cudal2.table.selection import NOISE_FLOOR, select
 
 logger = logging.getLogger(__name__)
-
-#: A neighbour may differ by this factor in each size; beyond it nothing measured speaks for the shape.
-NEAREST_FACTOR = 4.0
-#: Rows of a matrix that a tensor map can describe start on multiples of it (CUDA driver API, cuTensorMapEncodeTiled).
-TMA_ROW_BYTES = 16
 
 
 class KernelTable:
@@ -140,10 +134,9 @@ class KernelTable:
         return self._by_shape.get((m, n, k))
 
     def best(self, m: int, n: int, k: int) -> Entry | None:
-        """The entry to use: the exact one, else the nearest in log space that is legal here, else ``None``.
+        """The entry to use: the exact one, else the most promising neighbour's refitted to the shape, else ``None``.
 
-        Shapes whose rows TMA cannot read are neighbours of one another alone: other kernels and other library routines
-        run there. A neighbour's entry keeps its sizes and times, and its evidence becomes ``transferred``.
+        A neighbour's entry keeps its sizes and times, and its evidence becomes ``transferred``.
         """
         shape = (m, n, k)
         if shape not in self._best:
@@ -207,7 +200,9 @@ class KernelTable:
         entries = []
         for entry in self.entries:
             config = (
-                made._fitted(entry.config, made.header.problem(entry.m, entry.n, entry.k)) if entry.config else None
+                made._fitted(entry.config, *[made.header.problem(entry.m, entry.n, entry.k)] * 2)
+                if entry.config
+                else None
             )
             if entry.config is None or config is not None:
                 entries.append(replace(entry, config=config, evidence="transferred"))
@@ -305,62 +300,39 @@ class KernelTable:
         raise TableError(f"no kernel table for {wanted} ({found} in {looked}): make one with `cudal2 train`")
 
     def _usable(self, problem: Problem) -> tuple[Entry | None, list[str]]:
-        exact = self.lookup(problem.m, problem.n, problem.k)
-        ranked = self._neighbours(problem)
         notes: list[str] = []
-        for entry in ranked:
-            config = self._fitted(entry.config, problem) if entry.config is not None else None
+        entry = None
+        for entry in self._ranked(problem):
+            there = self.header.problem(entry.m, entry.n, entry.k)
+            config = self._fitted(entry.config, there, problem) if entry.config is not None else None
             if entry.config is not None and config is None:
                 reasons = self._space(entry.config).explain(suited(entry.config, problem), problem)
                 notes.append(f"{entry.mnk} passed over: {reasons[0]}")
                 continue
-            if entry is exact and config == entry.config:
+            if there == problem and config == entry.config:
                 return entry, notes
             return replace(entry, config=config, evidence="transferred"), notes
-        if not ranked:
-            alike = "" if _tma_reads(problem) else " with rows that TMA cannot read either"
+        if entry is None:
+            alike = "" if tma_reads(problem) else " with rows that TMA cannot read either"
             notes.append(f"no measured shape{alike} is within {NEAREST_FACTOR:g}x of it in each size")
         return None, notes
 
-    def _neighbours(self, problem: Problem) -> list[Entry]:
-        """Entries within reach, the exact one included, nearest first by Euclidean distance of the logarithms."""
-        near = []
-        for entry in self.entries:
-            if _tma_reads(self.header.problem(entry.m, entry.n, entry.k)) != _tma_reads(problem):
-                continue
-            steps = [
-                abs(math.log(mine / theirs))
-                for mine, theirs in ((problem.m, entry.m), (problem.n, entry.n), (problem.k, entry.k))
-            ]
-            if max(steps) <= math.log(NEAREST_FACTOR) + 1e-9:
-                near.append((math.hypot(*steps), entry))
-        return [entry for _, entry in sorted(near, key=lambda item: item[0])]
+    def _ranked(self, problem: Problem) -> Iterator[Entry]:
+        """The shape's own entry, then its neighbours."""
+        exact = self.lookup(problem.m, problem.n, problem.k)
+        if exact is not None:
+            yield exact
+        yield from (near for near in neighbours(self.entries, self.header, problem, self._space) if near is not exact)
 
-    def _fitted(self, config: KernelConfig, problem: Problem) -> KernelConfig | None:
-        """The configuration as suits the problem if legal, else that cubin with the closest run-time axes that are."""
-        config = suited(config, problem)
-        space = self._space(config)
-        if not space.buildable(config, problem):
-            return None
-        # Each run-time axis from the configuration's own value down to its first: smaller groups, plainer orders.
-        choices = {
-            axis.name: axis.down_from(getattr(config, axis.name)) for axis in space.axes if not axis.compile_time
-        }
-        for values in product(*choices.values()):
-            variant = replace(config, **dict(zip(choices, values, strict=True)))
-            if not space.explain(variant, problem):
-                return variant
-        return None
+    def _fitted(self, config: KernelConfig, source: Problem, problem: Problem) -> KernelConfig | None:
+        """:func:`~cudal2.space.refit.refit` on this device."""
+        return refit(config, source, problem, self._space(config))
 
     def _space(self, config: KernelConfig) -> SearchSpace:
         """The full space of a configuration's family on this device."""
         if config.family not in self._spaces:
             self._spaces[config.family] = SearchSpace(self._arch, family=config.family)
         return self._spaces[config.family]
-
-
-def _tma_reads(problem: Problem) -> bool:
-    return problem.alignment_bytes == TMA_ROW_BYTES
 
 
 def _better(mine: Entry, theirs: Entry) -> Entry:

@@ -1,0 +1,114 @@
+"""A configuration taken from the shape it was chosen on to another: what follows from the sizes follows these."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import product
+from typing import Any
+
+from cudal2.arch import Arch
+from cudal2.problem import Problem
+from cudal2.space.config import KernelConfig, Sm80MmaConfig, Sm90WsConfig
+from cudal2.space.rule import ceil_div, share_k_tiles
+from cudal2.space.space import SearchSpace
+
+
+def refit(config: KernelConfig, source: Problem, problem: Problem, space: SearchSpace) -> KernelConfig | None:
+    """The configuration as suits ``problem``, if anything like it is legal there; on its own shape it stays as it is.
+
+    A split of K keeps the number of CTAs, a ring that was as deep as could be is so again, a prefetch of all that a CTA
+    had stays one. The run-time axes go, where they must, from their own value down to their first: smaller groups,
+    plainer orders.
+
+    Args:
+        config: Legal on ``source``.
+        source: Where it was chosen.
+        problem: Where it is to run.
+        space: The full space of its family.
+    """
+    same = source == problem
+    for kernel in (suited(config, problem),) if same else _kernels(config, source, problem, space):
+        if space.buildable(kernel, problem):
+            fitted = _launched(kernel, source, problem, space)
+            if fitted is not None:
+                return fitted
+    return None
+
+
+def suited(config: KernelConfig, problem: Problem) -> KernelConfig:
+    """The configuration with what the problem decides and no search chooses: how wide its rows can be copied."""
+    return replace(config, copy_bytes=problem.alignment_bytes) if isinstance(config, Sm80MmaConfig) else config
+
+
+def transposed(problem: Problem, config: KernelConfig) -> tuple[Problem, KernelConfig] | None:
+    """The same tiles of the transposed product, for families that can swap operands: what B is there, A is here."""
+    if not isinstance(config, Sm90WsConfig) or problem.layout != "tn":
+        return None
+    turned = replace(
+        config,
+        tile_m=config.tile_n,
+        tile_n=config.tile_m,
+        cluster_m=config.cluster_n,
+        cluster_n=config.cluster_m,
+        swap_ab=not config.swap_ab,
+        raster="n" if config.raster == "m" else "m",
+    )
+    return replace(problem, m=problem.n, n=problem.m), turned
+
+
+def log_waste(config: KernelConfig, problem: Problem, arch: Arch) -> float:
+    """Logarithm of what whole waves of whole tiles compute over what the product needs."""
+    waves = ceil_div(_ctas(config, problem), arch.sm_count)
+    share = ceil_div(ceil_div(problem.k, config.tile_k), getattr(config, "split_k", 1))
+    padded = waves * arch.sm_count * config.tile_m * config.tile_n * share * config.tile_k
+    return math.log(padded / (problem.m * problem.n * problem.k))
+
+
+def resplit(config: KernelConfig, source: Problem, problem: Problem, space: SearchSpace) -> list[int]:
+    """Splits of K for another shape, the one that keeps the number of CTAs first; what does not split stays so."""
+    split = getattr(config, "split_k", 1)
+    if split == 1 or source == problem:
+        return [split]
+    values = next(axis.values for axis in space.axes if axis.name == "split_k")
+    wanted, tiles = math.log(_ctas(config, source)), _ctas(with_axes(config, split_k=1), problem)
+    return sorted(values, key=lambda other: (abs(math.log(tiles * other) - wanted), other))
+
+
+def _kernels(config: KernelConfig, source: Problem, problem: Problem, space: SearchSpace) -> Iterator[KernelConfig]:
+    """The kernels to try, most alike first."""
+    axes = {axis.name: axis.values for axis in space.axes}
+    deeper = (replace(config, stages=depth) for depth in axes["stages"] if depth > config.stages)
+    full = not space.explain(config, source) and all(space.explain(ring, source) for ring in deeper)
+    depths = [depth for depth in axes["stages"] if full or depth <= config.stages]
+    for split in resplit(config, source, problem, space):
+        for depth in sorted(depths, reverse=True):
+            yield with_axes(suited(config, problem), stages=depth, **({"split_k": split} if "split_k" in axes else {}))
+
+
+def _launched(config: KernelConfig, source: Problem, problem: Problem, space: SearchSpace) -> KernelConfig | None:
+    """With the closest run-time axes that are legal."""
+    axes = {axis.name: axis for axis in space.axes if not axis.compile_time}
+    choices = {name: axis.down_from(getattr(config, name)) for name, axis in axes.items()}
+    prefetch = getattr(config, "l2_prefetch", 0)
+    if prefetch and source != problem and prefetch >= share_k_tiles(config, source):
+        choices["l2_prefetch"] = axes["l2_prefetch"].values[::-1]
+    for values in product(*choices.values()):
+        variant = replace(config, **dict(zip(choices, values, strict=True)))
+        if not space.explain(variant, problem):
+            return variant
+    return None
+
+
+def with_axes(config: KernelConfig, **values: Any) -> KernelConfig:
+    """With other values of axes, which not every family has."""
+    return replace(config, **values)
+
+
+def _ctas(config: KernelConfig, problem: Problem) -> int:
+    """CTAs of whole clusters, one for each tile and slice of K."""
+    cluster_m, cluster_n = getattr(config, "cluster_m", 1), getattr(config, "cluster_n", 1)
+    clusters = ceil_div(problem.m, config.tile_m * cluster_m) * ceil_div(problem.n, config.tile_n * cluster_n)
+    ctas: int = clusters * cluster_m * cluster_n * getattr(config, "split_k", 1)
+    return ctas

@@ -1,0 +1,76 @@
+"""A configuration on another shape than it was chosen for: legal, deterministic, and what follows from K follows it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from cudal2.arch import SM90
+from cudal2.problem import Problem
+from cudal2.settings import load_shapes
+from cudal2.space.config import KernelConfig, Sm80MmaConfig, Sm90SmallConfig, Sm90WsConfig
+from cudal2.space.families import FAMILIES
+from cudal2.space.refit import log_waste, refit, transposed
+from cudal2.space.space import SearchSpace
+
+SPACES = {name: SearchSpace(family=name) for name in FAMILIES}
+SPLIT = Sm90WsConfig(64, 64, 64, 4, "coop", 1, 1, 1, 4, "direct", 1, "m", 1, False)
+WAVES = Sm90WsConfig(128, 256, 64, 4, "coop", 2, 2, 1, 1, "tma", 1, "n", 8, True)
+SMALL = Sm90SmallConfig(64, 32, 64, 2, "wgmma", 4, 1, 64)
+MMA = Sm80MmaConfig(64, 64, 32, 3, 2, 2, "swizzle", 2, "plain", "direct", 2, 2, "m", 1)
+
+
+def moved(config: KernelConfig, source: str, problem: str) -> KernelConfig | None:
+    return refit(config, Problem.parse(source), Problem.parse(problem), SPACES[config.family])
+
+
+@pytest.mark.parametrize(
+    ("config", "source"),
+    [(SPLIT, "64_512_4096"), (WAVES, "8192_8192_1024"), (SMALL, "128_128_128"), (MMA, "300_300_301")],
+    ids=lambda value: value if isinstance(value, str) else value.family,
+)
+def test_it_is_legal_wherever_it_goes_and_itself_at_home(config: KernelConfig, source: str) -> None:
+    assert moved(config, source, source) == config
+    served = 0
+    for mnk in [*load_shapes("judge96").shapes[::5], *load_shapes("sm80_odd").shapes]:
+        found = moved(config, source, mnk)
+        assert found == moved(config, source, mnk)
+        served += found is not None
+        assert found is None or SPACES[config.family].explain(found, Problem.parse(mnk)) == []
+    assert served >= 10
+
+
+def test_a_split_of_k_keeps_the_number_of_ctas() -> None:
+    assert moved(SPLIT, "64_512_4096", "64_1024_4096").split_k == 2
+    assert moved(SPLIT, "64_512_4096", "64_256_4096").split_k == 8
+    assert moved(replace(SPLIT, split_k=1), "64_512_4096", "64_256_4096").split_k == 1
+
+
+def test_a_ring_that_was_as_deep_as_k_is_so_again_and_a_shallow_one_stays() -> None:
+    full = replace(SPLIT, split_k=1, stages=4)
+    assert moved(full, "64_512_256", "64_512_512").stages == 8
+    assert moved(full, "64_512_256", "64_512_128").stages == 2
+    assert moved(full, "64_512_1024", "64_512_512").stages == 4
+
+
+def test_a_prefetch_of_all_of_k_stays_one() -> None:
+    whole = replace(SPLIT, split_k=1, stages=2, l2_prefetch=2)
+    assert moved(whole, "64_512_128", "64_512_1024").l2_prefetch == 64
+    assert moved(whole, "64_512_512", "64_512_1024").l2_prefetch == 2
+    assert moved(replace(whole, l2_prefetch=64), "64_512_512", "64_512_128").l2_prefetch == 2
+
+
+def test_whole_waves_waste_nothing_and_a_tile_more_wastes_a_wave() -> None:
+    tile = replace(SPLIT, split_k=1, stages=2)
+    assert log_waste(tile, Problem(64, 64 * 132, 256), SM90) == pytest.approx(0.0)
+    assert log_waste(tile, Problem(64, 64 * 133, 256), SM90) == pytest.approx(0.685, abs=0.01)
+
+
+def test_the_transposed_product_by_the_other_operand_is_the_same_work() -> None:
+    problem = Problem(512, 128, 1024)
+    turned = transposed(problem, WAVES)
+    assert turned is not None and turned[0] == Problem(128, 512, 1024) and turned[1].swap_ab
+    assert transposed(*turned) == (problem, WAVES)
+    assert log_waste(WAVES, problem, SM90) == log_waste(turned[1], turned[0], SM90)
+    assert transposed(problem, SMALL) is None and transposed(replace(problem, layout="nn"), WAVES) is None
