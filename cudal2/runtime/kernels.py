@@ -159,10 +159,7 @@ class DeviceKernels:
         if isinstance(kernel, str):
             return Route(problem, f"{config.name} cannot be loaded: {kernel}")
         pdl = entry is not None and entry.pdl
-        route = Route(problem, "", False, kernel, config, self.device.sm_count, pdl)
-        if route.plan.workspace_bytes:
-            return Route(problem, f"{config.name} needs a workspace, which hgemm does not keep")
-        return route
+        return Route(problem, "", False, kernel, config, self.device.sm_count, pdl)
 
     def _kernel(self, config: KernelConfig, problem: Problem, capturing: bool) -> LoadedKernel | str:
         key = build_key(config, *problem.signature)
