@@ -25,7 +25,7 @@ class RoundLimits:
     Attributes:
         rounds: Rounds that count.
         parts: Replays of each contestant in a round that counts, in new orders each; their mean is the round's time.
-        warmup_s: Wall seconds of rounds that do not count, before the others; 0 still runs one.
+        warmup_s: Wall seconds of rounds that do not count, before the others; one is whole, the last may be cut short.
         benchmark_s: Wall seconds after which no round begins once ``MIN_ROUNDS`` are done; ``None`` for no limit.
         seed: Seed of the orders.
     """
@@ -66,7 +66,8 @@ def run_rounds(
     start, index = now(), 0
     while index == 0 or now() - start < limits.warmup_s:
         for name in shuffled_order(names, limits.seed, index, warmup=True):
-            (warmup or contestants)[name]()
+            if index == 0 or now() - start < limits.warmup_s:
+                (warmup or contestants)[name]()
         index += 1
     times: dict[str, list[float]] = {name: [] for name in names}
     clocks: list[Clocks] = []
