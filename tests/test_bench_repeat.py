@@ -31,7 +31,9 @@ MNKS = ("64_64_64", "128_64_64")
 def script(name):
     spec = importlib.util.spec_from_file_location(name, SCRIPTS / f"{name}.py")
     module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setitem(sys.modules, name, module)  # its dataclasses look their module up
+        spec.loader.exec_module(module)
     return module
 
 

@@ -18,6 +18,7 @@ from cudal2.bench.rounds import RoundLimits
 from cudal2.cli import arguments, foreign
 from cudal2.cli.main import main, parser
 from cudal2.errors import RecordError, TableError, UsageError
+from cudal2.launch.plan import plan_launch
 from cudal2.problem import Problem
 from cudal2.records.finals import group_finals
 from cudal2.records.measurement import Measurement
@@ -141,7 +142,12 @@ def test_without_a_bf16_table_the_choices_made_for_fp16_serve_and_that_is_said(
 
 def test_hgemm_loads_a_kernel_of_the_type_of_its_operands() -> None:
     table, loads = KernelTable(HEADER, [entry("512_512_512")]), []
-    kernels = DeviceKernels(HEADER.device, lambda config, problem: loads.append(problem.dtype) or SimpleNamespace())
+
+    def load(config: object, problem: Problem) -> SimpleNamespace:
+        loads.append(problem.dtype)
+        return SimpleNamespace(plan=plan_launch)
+
+    kernels = DeviceKernels(HEADER.device, load)
     routes = [
         kernels.route(Problem(512, 512, 512, dtype=dtype), table.for_dtype(dtype)) for dtype in ("fp16", "bf16", "fp16")
     ]
