@@ -39,6 +39,11 @@ PRIOR_LOG_FLOOR = -6.0
 
 #: Multiplications that an SM's tensor cores take per cycle from mma.sync (A100 whitepaper: 1,024 fused multiply-adds).
 MMA_PER_CYCLE = 1_024.0
+#: C of this many bytes pushes operands out of L2 unless its lines are given up first (9 % at 512 MiB, kernels/README.md);
+#: a smaller one gains nothing by it, nor does a kernel by another split of registers, unless it is the one that fits.
+C_FILLS_L2 = 256 * 2**20
+EVICT_FIRST_GAIN, NO_GAIN = 0.95, 1.01
+
 #: What a family without an axis does on it.
 ABSENT: dict[str, Any] = {
     "schedule": "coop",
@@ -52,6 +57,9 @@ ABSENT: dict[str, Any] = {
     "raster": "m",
     "group": 1,
     "swap_ab": False,
+    "split_via": "cluster",
+    "producer_registers": 0,
+    "store_hint": "normal",
 }
 
 #: Configurations estimated at once.
@@ -83,7 +91,14 @@ def predict_us(columns: Columns, problem: Problem, arch: Arch = SM90) -> Floats:
     overlapped = _overlap(columns) * (LOAD_LATENCY + epilogue) / CLOCK_PER_US
     chip_us = PROLOGUE_US + waves * tile_us - (waves - 1.0) * overlapped
     memory_us = _memory_us(columns, problem, (tile_m, tile_n), (tiles_m, tiles_n), resident / split)
-    return np.maximum(chip_us, PROLOGUE_US + memory_us)
+    return np.maximum(chip_us, PROLOGUE_US + memory_us) * _variant(columns, problem)
+
+
+def _variant(columns: Columns, problem: Problem) -> Floats:
+    """Factor of what the times above do not tell apart, 1 at the defaults."""
+    evicts = EVICT_FIRST_GAIN if 2 * problem.m * problem.n >= C_FILLS_L2 else NO_GAIN
+    hint = np.where(columns["store_hint"] == "evict_first", evicts, 1.0)
+    return np.asarray(np.where(columns["producer_registers"] != 0, NO_GAIN, 1.0) * hint)
 
 
 def _stages(columns: Columns) -> Floats:
@@ -127,7 +142,10 @@ def _load_cycles(columns: Columns, tile_m: Floats, tile_n: Floats, tile_k: Float
 
 def _epilogue_cycles(columns: Columns, tile_m: Floats, tile_n: Floats, split: Floats) -> Floats:
     rate = np.where(columns["epilogue"] == "tma", STORE_TMA, STORE_DIRECT)
-    reduction = np.where(split > 1.0, 1_000.0 + 4.0 * tile_m * tile_n / 32.0, 0.0)
+    # Through a workspace sums go to L2 and come back, behind a fence and a ticket.
+    by_workspace = 2_500.0 + 8.0 * tile_m * tile_n / 40.0
+    by_cluster = 1_000.0 + 4.0 * tile_m * tile_n / 32.0
+    reduction = np.where(columns["split_via"] == "workspace", by_workspace, by_cluster) * (split > 1.0)
     return 300.0 + 2.0 * tile_m * tile_n / split / rate + reduction
 
 
