@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import multiprocessing
 import os
+import shutil
 import signal
 import time
 from pathlib import Path
@@ -87,6 +88,19 @@ def test_builds_what_is_missing_once_and_finds_it_afterwards(cache, monkeypatch)
 
     monkeypatch.setattr(BuildPool, "_start", no_process)
     assert build_all(wanted, cache, TOOLCHAIN) == results
+
+
+def test_what_a_pool_has_verified_is_not_read_again_unless_it_is_gone(cache, monkeypatch):
+    read = []
+    lookup = BuildCache.lookup
+    monkeypatch.setattr(BuildCache, "lookup", lambda *arguments: read.append(arguments) or lookup(*arguments))
+    with BuildPool(cache, TOOLCHAIN, jobs=1) as pool:
+        first = pool.build(requests(32, 96))
+        read.clear()
+        assert pool.build(requests(32)) == {key(32): first[key(32)]} and not read
+        assert pool.build(requests(96)) == {key(96): first[key(96)]} and read, "a failure is looked up again"
+        shutil.rmtree(first[key(32)].cubin_path.parent)
+        assert pool.build(requests(32))[key(32)].cubin_path.is_file()
 
 
 def test_a_failure_is_a_value_and_costs_the_others_nothing(cache):

@@ -14,7 +14,7 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import TypeAlias
 
-from cudal2.build.artifact import BuildResult, CompileFailure
+from cudal2.build.artifact import BuildResult, BuiltKernel, CompileFailure
 from cudal2.build.cache import BuildCache
 from cudal2.build.child import kept, limit_s, serve
 from cudal2.build.compiler import compile_source
@@ -69,6 +69,7 @@ class BuildPool(Closing):
         self._jobs = jobs if jobs is not None else default_jobs()
         self._deadline_s = deadline_s
         self._slots: list[_Slot] = []
+        self._built: dict[str, BuiltKernel] = {}
         self._context = multiprocessing.get_context("spawn")
 
     def build(self, requests: Iterable[Request], on_done: OnDone | None = None) -> dict[str, BuildResult]:
@@ -89,11 +90,19 @@ class BuildPool(Closing):
 
         def finish(result: BuildResult) -> None:
             results[result.name] = result
+            if isinstance(result, BuiltKernel):
+                self._built[result.name] = result
             if on_done is not None:
                 on_done(result)
 
         missing: deque[KernelSource] = deque()
-        for source in _unique_sources(requests):
+        keyed = {build_key(*request): request for request in requests}
+        for key in [key for key in keyed if key in self._built]:
+            # Most candidates of a search differ at run time alone from one that this process has read and verified.
+            if self._built[key].cubin_path.is_file():
+                finish(self._built[key])
+                del keyed[key]
+        for source in _sources(keyed.values()):
             found = self._cache.lookup(source, self._toolchain)
             if found is not None:
                 finish(found)
@@ -213,10 +222,9 @@ def build_here(request: Request, cache: BuildCache, toolchain: Toolchain) -> Bui
     return kept(source, cache, toolchain, compile_source(source, toolchain))
 
 
-def _unique_sources(requests: Iterable[Request]) -> list[KernelSource]:
-    keys = {build_key(*request): request for request in requests}
+def _sources(requests: Iterable[Request]) -> list[KernelSource]:
     digests: dict[tuple[str, ...], str] = {}
-    return [render(*request, digests=digests) for request in keys.values()]
+    return [render(*request, digests=digests) for request in requests]
 
 
 def _cannot_compile(source: KernelSource, toolchain: Toolchain) -> CompileFailure:
