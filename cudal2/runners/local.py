@@ -170,12 +170,12 @@ class LocalRunner(Closing):
 
     def _measurements(self, problem: Problem, configs: Sequence[KernelConfig]) -> Iterator[tuple[int, Measurement]]:
         legal: list[int] = []
-        for index, config in enumerate(configs):
-            reasons = self.space.explain(config, problem)
-            if reasons:
-                yield index, self._failure(problem, config, Status.CONSTRAINTS, "; ".join(reasons))
-            else:
+        for index, allowed in enumerate(self._allowed(problem, configs)):
+            if allowed:
                 legal.append(index)
+            else:
+                reasons = "; ".join(self.space.explain(configs[index], problem))
+                yield index, self._failure(problem, configs[index], Status.CONSTRAINTS, reasons)
         results = self.build((configs[index], problem) for index in legal)
         built: list[tuple[int, BuiltKernel]] = []
         for index in legal:
@@ -187,6 +187,12 @@ class LocalRunner(Closing):
         candidates = [(configs[index], kernel) for index, kernel in built]
         rows = self.worker.measure(problem, candidates, self.settings, self.pdl, self._reference)
         yield from zip((index for index, _ in built), rows, strict=True)
+
+    def _allowed(self, problem: Problem, configs: Sequence[KernelConfig]) -> Sequence[bool]:
+        """Which may be built; many of the space at once take a tenth of the time of one by one."""
+        if all(self.space.holds(config) for config in configs):
+            return [bool(allowed) for allowed in self.space.allows(configs, problem)]
+        return [not self.space.explain(config, problem) for config in configs]
 
     def _compile_failure(self, problem: Problem, config: KernelConfig, result: BuildResult) -> Measurement:
         assert not isinstance(result, BuiltKernel)
