@@ -9,10 +9,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import product
+from functools import reduce
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from cudal2.arch import SM90, Arch
 from cudal2.floor import floor_us
@@ -20,21 +21,26 @@ from cudal2.problem import Problem
 from cudal2.search.analytic import columns_of, predict_us, rank
 from cudal2.search.surrogate import Surrogate
 from cudal2.space.config import KernelConfig, Sm90SmallConfig, Sm90WsConfig
+from cudal2.space.families import FAMILIES
 from cudal2.space.refit import transposed, with_axes
 from cudal2.space.space import SearchSpace
 
 Behind = Mapping[Problem, Mapping[KernelConfig, float]]
 
 #: A configuration is a pattern for other shapes if it is one of so many, and not further behind, on a shape of its own.
-PATTERNS_PER_SHAPE, PATTERN_BEHIND = 16, 0.08
+PATTERNS_PER_SHAPE, PATTERN_BEHIND = 24, 0.12
 #: Kernels whose run-time axes are tried out by the model.
 KERNELS = 24
-#: Estimates so much worse are as welcome as another choice of the same kernel, or another kernel much like one chosen.
-SAME_KERNEL, SAME_KIND = 0.02, 0.01
+#: Estimates so much worse are as welcome as another choice of the same kernel, another kernel much like one chosen, and
+#: another that goes the same way as one chosen.
+SAME_KERNEL, SAME_KIND, SAME_WAY = 0.03, 0.02, 0.01
 #: Above this floor the latency family has nothing to say, nor records.
 SMALL_BELOW_US = 5.0
 #: Records of these families and no others make patterns.
 _FAMILIES = (Sm90WsConfig.family, Sm90SmallConfig.family)
+_LEAST_STAGES = {
+    family: min(axis.values) for family in _FAMILIES for axis in FAMILIES[family].axes if axis.name == "stages"
+}
 
 
 class Shortlister:
@@ -50,13 +56,18 @@ class Shortlister:
     """
 
     def __init__(self, behind: Behind, arch: Arch = SM90) -> None:
-        self._spaces = {name: SearchSpace(arch, family=name) for name in _FAMILIES}
         known = {
             problem: {config: value for config, value in values.items() if config.family in _FAMILIES}
             for problem, values in behind.items()
         }
         self._surrogate = Surrogate(known, arch)
-        self._patterns = sorted(set(_patterns(known)), key=lambda config: (config.family, config.name))
+        patterns = set(_patterns(known))
+        self._banks = [
+            _Bank(
+                SearchSpace(arch, family=family), [one for one in patterns if one.family == family], next(iter(known))
+            )
+            for family in _FAMILIES
+        ]
 
     def shortlist(self, problem: Problem, count: int, tried: Collection[KernelConfig] = ()) -> list[KernelConfig]:
         """The most promising configurations, best first; fewer where few are legal.
@@ -66,50 +77,75 @@ class Shortlister:
             count: How many.
             tried: These are not proposed.
         """
+        small = floor_us(problem.m, problem.n, problem.k) < SMALL_BELOW_US
+        banks = [bank for bank in self._banks if small or bank.family != Sm90SmallConfig.family]
         heads: dict[tuple[str, str], KernelConfig] = {}
-        for config, _ in self._ranked(problem, self._kernels(problem)):
+        for config, _ in self._ranked(problem, [one for bank in banks for one in bank.kernels(problem)]):
             heads.setdefault(_kernel(config), config)
-        variants = [one for head in list(heads.values())[:KERNELS] for one in self._run_times(head)]
-        fresh = (config for config in variants if config not in tried)
+        best = list(heads.values())[:KERNELS]
+        fresh = [one for bank in banks for one in bank.run_times(problem, best) if one not in tried]
         return _diverse(self._ranked(problem, fresh)[: KERNELS * count], count)
 
-    def _ranked(self, problem: Problem, configs: Iterable[KernelConfig]) -> list[tuple[KernelConfig, float]]:
-        """The legal ones with their estimates, most promising first, each once."""
-        legal: list[KernelConfig] = []
-        unique = list(dict.fromkeys(configs))
-        for family, space in self._spaces.items():
-            mine = [config for config in unique if config.family == family]
-            legal += [mine[at] for at in np.flatnonzero(space.allows(mine, problem))] if mine else []
-        if not legal:
+    def _ranked(self, problem: Problem, configs: Sequence[KernelConfig]) -> list[tuple[KernelConfig, float]]:
+        """With their estimates, most promising first."""
+        if not configs:
             return []
-        estimates = self._surrogate.log_behind(problem, legal)
-        return [(legal[at], float(estimates[at])) for at in np.argsort(estimates, kind="stable")]
+        estimates = self._surrogate.log_behind(problem, configs)
+        return [(configs[at], float(estimates[at])) for at in np.argsort(estimates, kind="stable")]
 
-    def _kernels(self, problem: Problem) -> list[KernelConfig]:
-        """Every pattern by every split of K, with its deepest legal ring and with one about half as deep."""
-        small = floor_us(problem.m, problem.n, problem.k) < SMALL_BELOW_US
-        found: list[KernelConfig] = []
-        for family, space in self._spaces.items():
-            if family == Sm90SmallConfig.family and not small:
-                continue
-            patterns = [config for config in self._patterns if config.family == family]
-            axes = {axis.name: axis.values for axis in space.axes}
-            tried = [
-                with_axes(pattern, split_k=split, stages=stages, **order)
-                for pattern in patterns
-                for split in (axes["split_k"] if _may_split(pattern) else (1,))
-                for order in _plain_orders(pattern)
-                for stages in axes["stages"]
-            ]
-            legal = [tried[at] for at in np.flatnonzero(space.allows(tried, problem))] if tried else []
-            found += _rings(legal)
-        return found
 
-    def _run_times(self, config: KernelConfig) -> Iterator[KernelConfig]:
-        """The kernel with every choice of its run-time axes."""
-        axes = [axis for axis in self._spaces[config.family].axes if not axis.compile_time]
-        for values in product(*(axis.values for axis in axes)):
-            yield replace(config, **{axis.name: value for axis, value in zip(axes, values, strict=True)})
+class _Bank:
+    """The patterns of one family with every split of K and depth of the ring, as flat indices.
+
+    Args:
+        space: The full space of the family.
+        patterns: What :func:`_pattern` gives.
+        kind: Any problem of the precision and layout to come: what its rules forbid at all sizes is left out.
+    """
+
+    def __init__(self, space: SearchSpace, patterns: Sequence[KernelConfig], kind: Problem) -> None:
+        self.family = space.family.name
+        self._space = space
+        axes = {axis.name: axis for axis in space.axes}
+        self._stages = np.array(axes["stages"].values)
+        self._stride = space.stride("stages")
+        configs = [
+            with_axes(pattern, split_k=split, **choice)
+            for pattern in patterns
+            for split in axes["split_k"].values
+            for choice in _choices(pattern, split)
+        ]
+        first = np.unique(np.array([space.flat(config) for config in configs if space.holds(config)], np.int64))
+        flats = (first[:, None] + np.arange(len(self._stages)) * self._stride).ravel()
+        self._flats = flats[space.allowed(flats, kind, by_size=False)]
+
+    def kernels(self, problem: Problem) -> list[KernelConfig]:
+        """Every legal pattern and split, with its deepest ring and with one about half as deep."""
+        flats = self._flats[self._space.allowed(self._flats, problem, by_size=True)]
+        depth = flats // self._stride % len(self._stages)
+        _, group = np.unique(flats - depth * self._stride, return_inverse=True)
+        stages = self._stages[depth]
+        kept = stages == _largest(stages, group)
+        halves = stages <= 0.6 * _largest(stages, group)
+        kept |= halves & (stages == _largest(np.where(halves, stages, 0), group))
+        return [self._space.from_flat(int(flat)) for flat in flats[kept]]
+
+    def run_times(self, problem: Problem, kernels: Iterable[KernelConfig]) -> list[KernelConfig]:
+        """Those of this family with every legal choice of the run-time axes."""
+        axes = [axis for axis in self._space.axes if not axis.compile_time]
+        steps = [np.arange(len(axis)) * self._space.stride(axis.name) for axis in axes]
+        choices = reduce(np.add.outer, steps).ravel()
+        plain = {axis.name: axis.values[0] for axis in axes}
+        mine = [self._space.flat(replace(one, **plain)) for one in kernels if one.family == self.family]
+        flats = (np.array(mine, np.int64)[:, None] + choices).ravel()
+        return [self._space.from_flat(int(flat)) for flat in flats[self._space.allowed(flats, problem)]]
+
+
+def _largest(values: NDArray[Any], group: NDArray[Any]) -> NDArray[Any]:
+    """Of each element the largest of its group."""
+    largest = np.zeros(group.max(initial=-1) + 1, values.dtype)
+    np.maximum.at(largest, group, values)
+    return np.asarray(largest[group])
 
 
 def analytic_shortlist(
@@ -134,36 +170,25 @@ def _patterns(behind: Behind) -> Iterator[KernelConfig]:
 
 
 def _pattern(config: KernelConfig) -> KernelConfig:
-    """With the least value of what follows from the shape."""
-    least: dict[str, Any] = {"stages": 1, "split_k": 1, "l2_prefetch": 0}
+    """With the first value of what follows from the shape, or is tried both ways."""
+    first: dict[str, Any] = {"split_k": 1, "l2_prefetch": 0, "stages": _LEAST_STAGES[config.family]}
     if isinstance(config, Sm90WsConfig):
-        least |= {"raster": "m", "group": 1, "persistent": config.schedule == "pingpong"}
-    return replace(config, **least)
+        first |= {"raster": "m", "group": 1, "persistent": False, "split_via": "cluster", "store_hint": "normal"}
+    return with_axes(config, **first)
 
 
-def _may_split(config: KernelConfig) -> bool:
-    if not isinstance(config, Sm90WsConfig):
-        return True
-    return config.schedule == "coop" and config.epilogue == "direct"
-
-
-def _plain_orders(config: KernelConfig) -> tuple[dict[str, Any], ...]:
-    """Run-time choices to compare kernels by: one wave or one CTA per tile, in plain order."""
-    if not isinstance(config, Sm90WsConfig):
-        return ({},)
-    return tuple({"persistent": persistent} for persistent in (False, True))
-
-
-def _rings(configs: Sequence[KernelConfig]) -> list[KernelConfig]:
-    """Of configurations that differ in stages alone the deepest, and the deepest of about half of that."""
-    depths: dict[KernelConfig, list[int]] = {}
-    for config in configs:
-        depths.setdefault(replace(config, stages=1), []).append(config.stages)
-    kept = []
-    for config, found in depths.items():
-        half = [depth for depth in found if depth <= max(found) * 0.6]
-        kept += [replace(config, stages=depth) for depth in {max(found), max(half, default=max(found))}]
-    return kept
+def _choices(pattern: KernelConfig, split: int) -> list[dict[str, Any]]:
+    """What to compare kernels by, beside splits and rings: how sums meet, what L2 is told, one wave or many."""
+    if not isinstance(pattern, Sm90WsConfig):
+        return [{}]
+    ways = ("cluster", "workspace") if split > 1 else ("cluster",)
+    hints = ("normal", "evict_first") if pattern.epilogue == "tma" else ("normal",)
+    return [
+        {"split_via": way, "store_hint": hint, "persistent": persistent}
+        for way in ways
+        for hint in hints
+        for persistent in (False, True)
+    ]
 
 
 def _kernel(config: KernelConfig) -> tuple[str, str]:
@@ -177,17 +202,24 @@ def _kind(config: KernelConfig) -> tuple[Any, ...]:
     return config.family, sides[::-1] if swapped else sides, getattr(config, "split_k", 1)
 
 
+def _way(config: KernelConfig) -> tuple[Any, ...]:
+    """What the model may misjudge as a whole, where few shapes of the records had it."""
+    return config.family, getattr(config, "split_via", ""), getattr(config, "store_hint", "")
+
+
 def _diverse(ranked: Sequence[tuple[KernelConfig, float]], count: int) -> list[KernelConfig]:
     """The best first; what is much like one chosen before has to be better by a margin."""
     left = dict(ranked)
-    kernels: Counter[Any] = Counter()
-    kinds: Counter[Any] = Counter()
+    likenesses = ((SAME_KERNEL, _kernel), (SAME_KIND, _kind), (SAME_WAY, _way))
+    seen: Counter[Any] = Counter()
     chosen: list[KernelConfig] = []
+
+    def cost(config: KernelConfig) -> float:
+        return left[config] + sum(margin * seen[like(config)] for margin, like in likenesses)
+
     while left and len(chosen) < count:
-        margins = {one: SAME_KERNEL * kernels[_kernel(one)] + SAME_KIND * kinds[_kind(one)] for one in left}
-        best = min(left, key=lambda one: left[one] + margins[one])
+        best = min(left, key=cost)
         del left[best]
-        kernels[_kernel(best)] += 1
-        kinds[_kind(best)] += 1
+        seen.update(like(best) for _, like in likenesses)
         chosen.append(best)
     return chosen

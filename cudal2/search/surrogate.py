@@ -30,7 +30,15 @@ Floats = NDArray[np.float64]
 Columns = Mapping[str, NDArray[Any]]
 
 #: What one figure of a family without the axis stands for, beside what the analytic model takes.
-_ABSENT: dict[str, Any] = {**ABSENT, "variant": "", "warps": 0, "l2_prefetch": 0}
+_ABSENT: dict[str, Any] = {
+    **ABSENT,
+    "variant": "",
+    "warps": 0,
+    "l2_prefetch": 0,
+    "split_via": "cluster",
+    "store_hint": "normal",
+    "producer_registers": 0,
+}
 #: Logarithms of the time ratio: beyond the first a configuration is just slow, within the second it matters most.
 SLOW, NEAR = 0.7, 0.15
 #: Trees, their leaves and how much each corrects.
@@ -68,6 +76,7 @@ def features(problem: Problem, configs: Sequence[KernelConfig], arch: Arch = SM9
     floor_us = max(terms.values())
     sizes = [math.log2(value) for value in (problem.m, problem.n, problem.k, floor_us)]
     sizes += [math.log2(terms[name] / floor_us) for name in ("tensor", "hbm")]
+    sizes += [2.0 * problem.m * problem.n / problem.bytes_min]
     rows = [
         *(np.full(len(configs), value) for value in sizes),
         small,
@@ -79,6 +88,9 @@ def features(problem: Problem, configs: Sequence[KernelConfig], arch: Arch = SM9
         *(c[name] for name in ("tile_k", "stages", "consumers", "cluster_m", "cluster_n", "split_k", "ctas_per_sm")),
         *(c[name] for name in ("persistent", "warps", "l2_prefetch")),
         c["stages"] * c["tile_k"],
+        c["producer_registers"],
+        c["store_hint"] == "evict_first",
+        (c["split_via"] == "workspace") * np.log2(c["split_k"] * float(problem.m * problem.n)),
         c["schedule"] == "pingpong",
         c["epilogue"] == "tma",
         c["cluster_m"] * c["cluster_n"],

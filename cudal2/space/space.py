@@ -133,19 +133,20 @@ class SearchSpace:
         broken = [rule for rule in self.rules if not np.all(rule.allows(config, problem, self.arch))]
         return reasons + [f"{rule.name}: {rule.reason(config, problem, self.arch)}" for rule in broken]
 
-    def allows(self, configs: Sequence[KernelConfig], problem: Problem) -> NDArray[np.bool_]:
-        """Which of many configurations of the family are legal; as :meth:`explain`, without reasons, all at once."""
-        allowed = np.ones(len(configs), bool)
-        columns = {}
-        for axis, values in zip(self.axes, self._values, strict=True):
-            column = np.array([getattr(config, axis.name) for config in configs], values.dtype)
-            allowed &= [one in axis.values for one in column.tolist()]
-            columns[axis.name] = column
-        kept = np.flatnonzero(allowed)
+    def allowed(self, flats: Flats, problem: Problem, by_size: bool | None = None) -> NDArray[np.bool_]:
+        """Which of some configurations, by flat index, are legal; without enumerating the others.
+
+        Args:
+            flats: Flat indices, in any order.
+            problem: What for.
+            by_size: Only the rules that depend on the sizes, or only those that do not; all of them by default.
+        """
+        kept = np.arange(len(flats))
         for rule in self.rules:
-            read = SimpleNamespace(**{name: columns[name][kept] for name in rule.axes})
-            kept = kept[np.broadcast_to(rule.allows(read, problem, self.arch), kept.shape)]
-        allowed[:] = False
+            if by_size is None or rule.by_size == by_size:
+                read = {name: self._column(self._position[name], flats[kept], ()) for name in rule.axes}
+                kept = kept[np.broadcast_to(rule.allows(SimpleNamespace(**read), problem, self.arch), kept.shape)]
+        allowed = np.zeros(len(flats), bool)
         allowed[kept] = True
         return allowed
 
@@ -234,6 +235,10 @@ class SearchSpace:
             UsageError: A field has a value that is not on its axis.
         """
         return int(np.ravel_multi_index(self.encode(config), self.dims))
+
+    def stride(self, name: str) -> int:
+        """By how much one value further on an axis raises the flat index."""
+        return int(self._strides[self._position[name]])
 
     def from_flat(self, flat: int) -> KernelConfig:
         """The inverse of :meth:`flat`."""
