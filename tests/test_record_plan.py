@@ -1,4 +1,4 @@
-"""``cudal2 record --plan``: two kernel families by one worker, each with its own records, and picked up where it stopped."""
+"""``cudal2 record --plan``: two kernel families by one worker, recorded apart, picked up where it stopped."""
 
 from __future__ import annotations
 

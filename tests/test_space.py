@@ -346,3 +346,15 @@ def test_a_space_holds_its_own_values_legal_or_not():
     assert NARROW.holds(config) and NARROW.holds(replace(config, consumers=1, tile_m=128))
     assert not NARROW.holds(replace(config, stages=3)) and FULL.holds(replace(config, stages=3))
     assert not any(SearchSpace(family=name).holds(config) for name in FAMILIES if name != config.family)
+
+
+def test_many_configurations_are_judged_at_once_as_one_by_one() -> None:
+    space, problem = SearchSpace(), Problem(1024, 512, 320)
+    flats = np.random.default_rng(0).integers(0, space.total, 400)
+    configs = [space.from_flat(int(flat)) for flat in (*flats, *space.legal_flat(problem)[::50_000])]
+    expected = [not space.explain(config, problem) for config in configs]
+    assert space.allows(configs, problem).tolist() == expected and 1 < sum(expected) < len(expected)
+    stray = replace(configs[-1], stages=9)
+    assert space.allows([stray, configs[-1]], problem).tolist() == [False, True]
+    free = space.allowed(flats, problem, by_size=False) & space.allowed(flats, problem, by_size=True)
+    assert free.tolist() == expected[:400]

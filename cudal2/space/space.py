@@ -133,6 +133,13 @@ class SearchSpace:
         broken = [rule for rule in self.rules if not np.all(rule.allows(config, problem, self.arch))]
         return reasons + [f"{rule.name}: {rule.reason(config, problem, self.arch)}" for rule in broken]
 
+    def allows(self, configs: Sequence[KernelConfig], problem: Problem) -> NDArray[np.bool_]:
+        """Which of many configurations are legal; as :meth:`explain`, without reasons, all at once."""
+        held = np.array([self.holds(config) for config in configs], bool)
+        flats = np.array([self.flat(configs[at]) for at in np.flatnonzero(held)], np.int64)
+        held[held] = self.allowed(flats, problem)
+        return held
+
     def allowed(self, flats: Flats, problem: Problem, by_size: bool | None = None) -> NDArray[np.bool_]:
         """Which of some configurations, by flat index, are legal; without enumerating the others.
 
