@@ -6,13 +6,16 @@ import math
 import numpy as np
 import pytest
 
+from cudal2.problem import Problem
 from cudal2.records.measurement import Measurement, Status
 from cudal2.search.analytic import columns_of, predict_us, rank
 from cudal2.search.base import FAILURE_LOG_RATIO, Budget, SearchSession, log_ratio, search
 from cudal2.search.beam import FAVOURITES, beam_from
 from cudal2.search.compare import compare
-from cudal2.search.nearest import nearest_strategy
+from cudal2.search.nearest import nearest_strategy, refitted
 from cudal2.search.strategies import STRATEGIES
+from cudal2.space.config import Sm90WsConfig
+from cudal2.space.space import SearchSpace
 
 
 class CountingRunner:
@@ -154,3 +157,20 @@ def test_a_beam_begins_with_the_starts_that_are_legal_and_goes_on_with_steps_of_
     step = counting.asked[len(first)]
     moved = [axis.name for axis in runner.space.axes if getattr(step, axis.name) != getattr(best, axis.name)]
     assert len(set(moved) - {"stages"}) <= 1
+
+
+def test_a_shape_without_records_begins_with_its_nearest_ones_refitted():
+    space, problem = SearchSpace(), Problem(64, 256, 512)
+    deep = Sm90WsConfig(64, 64, 64, 4, "coop", 1, 1, 1, 1, "tma", 1, "m", 1, False)
+    wide = dataclasses.replace(deep, tile_n=128)
+    split = dataclasses.replace(deep, split_k=4, epilogue="direct")
+    best = {
+        Problem(64, 256, 256): [deep, wide],
+        Problem(64, 256, 4096): [split],
+        Problem(64, 256, 512, layout="nn"): [wide],
+    }
+    found = refitted(best, problem, space, 8)
+    assert found[0] == dataclasses.replace(deep, stages=8)  # the four K tiles of the nearest were all in flight
+    assert [one.tile_n for one in found] == [64, 64, 128] and found[1].split_k == 4
+    assert not any(space.explain(one, problem) for one in found)
+    assert refitted(best, problem, space, 1) == found[:1] and refitted({}, problem, space, 8) == []

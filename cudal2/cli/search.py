@@ -85,13 +85,15 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _strategy(arguments: argparse.Namespace, opened: Opened) -> Strategy:
     from cudal2.search.beam import beam_from
+    from cudal2.search.nearest import refitted
     from cudal2.search.strategies import STRATEGIES as KNOWN
 
     if arguments.starts:
-        starts = _starts(arguments.starts, opened.runner.space.family.name)
-        known = sum(problem in starts for problem in opened.problems)
-        note(f"--from: records of {known} of {counted(len(opened.problems), 'shape')}, else the analytic model's order")
-        return beam_from(starts)
+        space = opened.runner.space
+        best = _starts(arguments.starts, space.family.name)
+        known = sum(problem in best for problem in opened.problems)
+        note(f"--from: records of {known} of {counted(len(opened.problems), 'shape')}, else of the nearest, refitted")
+        return beam_from({one: best.get(one) or refitted(best, one, space, STARTS) for one in opened.problems})
     if arguments.strategy in KNOWN:
         return KNOWN[arguments.strategy]
     from cudal2.rl.rank import policy_strategy

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,6 +11,9 @@ from cudal2.problem import Problem
 from cudal2.runners.replay import ReplayRunner
 from cudal2.search.analytic import rank
 from cudal2.search.base import SearchSession, Strategy
+from cudal2.space.config import KernelConfig
+from cudal2.space.refit import refit
+from cudal2.space.space import SearchSpace
 
 #: Recorded shapes that have a say, and the distance (in doublings of a size) that halves the say of the closest.
 NEIGHBOURS, SOFTENING = 4, 1.0
@@ -33,6 +36,28 @@ def nearest_strategy(runner: ReplayRunner, known: Sequence[Problem]) -> Strategy
         session.measure_in_order(order, BATCH)
 
     return strategy
+
+
+def refitted(
+    best: Mapping[Problem, Sequence[KernelConfig]], problem: Problem, space: SearchSpace, count: int
+) -> list[KernelConfig]:
+    """What a search of a shape without records may begin with: the best of the nearest shapes, refitted to it.
+
+    Args:
+        best: Configurations of the space's family by problem, best first.
+        problem: The shape.
+        space: What is searched.
+        count: How many at most.
+    """
+    alike = [known for known in best if known.signature == problem.signature]
+    found: dict[KernelConfig, None] = {}
+    for rank_there in range(max(map(len, best.values()), default=0)):
+        for known in _nearest(problem, alike):
+            for config in best[known][rank_there : rank_there + 1]:
+                moved = refit(config, known, problem, space)
+                if moved is not None:
+                    found[moved] = None
+    return list(found)[:count]
 
 
 def _nearest(problem: Problem, known: Sequence[Problem]) -> list[Problem]:

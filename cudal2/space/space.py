@@ -136,7 +136,7 @@ class SearchSpace:
     def allows(self, configs: Sequence[KernelConfig], problem: Problem) -> NDArray[np.bool_]:
         """Which of many configurations are legal; as :meth:`explain`, without reasons, all at once."""
         held = np.array([self.holds(config) for config in configs], bool)
-        flats = np.array([self.flat(configs[at]) for at in np.flatnonzero(held)], np.int64)
+        flats = np.array([self.flat(configs[at]) for at in np.flatnonzero(held).tolist()], np.int64)
         held[held] = self.allowed(flats, problem)
         return held
 
