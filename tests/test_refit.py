@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import importlib.util
+import math
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
+from fabricated_recording import FINGERPRINT
 
 from cudal2.arch import SM90
 from cudal2.problem import Problem
@@ -13,7 +17,9 @@ from cudal2.space.config import KernelConfig, Sm80MmaConfig, Sm90SmallConfig, Sm
 from cudal2.space.families import FAMILIES
 from cudal2.space.refit import log_waste, refit, transposed
 from cudal2.space.space import SearchSpace
+from cudal2.table import Header
 
+ROOT = Path(__file__).parent.parent
 SPACES = {name: SearchSpace(family=name) for name in FAMILIES}
 SPLIT = Sm90WsConfig(64, 64, 64, 4, "coop", 1, 1, 1, 4, "direct", 1, "m", 1, False)
 WAVES = Sm90WsConfig(128, 256, 64, 4, "coop", 2, 2, 1, 1, "tma", 1, "n", 8, True)
@@ -74,3 +80,17 @@ def test_the_transposed_product_by_the_other_operand_is_the_same_work() -> None:
     assert transposed(*turned) == (problem, WAVES)
     assert log_waste(WAVES, problem, SM90) == log_waste(turned[1], turned[0], SM90)
     assert transposed(problem, SMALL) is None and transposed(replace(problem, layout="nn"), WAVES) is None
+
+
+def test_what_a_neighbour_costs_is_read_out_of_the_shape_s_own_records() -> None:
+    spec = importlib.util.spec_from_file_location("neighbours", ROOT / "scripts" / "neighbours.py")
+    assert spec is not None and spec.loader is not None
+    script = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(script)
+    one, other, alone = Problem(512, 512, 512), Problem(512, 512, 1024), Problem(512, 2048, 512)
+    deep, wide = replace(SPLIT, split_k=1, stages=8), replace(SPLIT, split_k=1, stages=8, tile_n=128)
+    behind = {one: {deep: 0.0, wide: 0.2}, other: {wide: 0.0, deep: 0.1}, alone: {wide: 0.0}}
+    header = Header.from_fingerprint(FINGERPRINT, "fp32", "tn")
+    found = script.regrets(behind, header, [one, other])
+    assert found == {one: pytest.approx(math.expm1(0.2)), other: pytest.approx(math.expm1(0.1))}
+    assert script.regrets({one: {deep: 0.0}, alone: {wide: 0.0}}, header, [one]) == {one: None}

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
+import numpy as np
 import pytest
+from fabricated_recording import FINGERPRINT
 
 from cudal2.problem import Problem
 from cudal2.records.measurement import Measurement, Status
+from cudal2.records.recording import read_records
+from cudal2.records.shards import RecordLog
 from cudal2.runners.sweep import BATCH, already_done, pending, sweep
 from cudal2.settings import SpaceSettings
 from cudal2.space.config import KernelConfig
@@ -63,3 +68,17 @@ def test_time_ends_a_sweep_between_batches(space: SearchSpace) -> None:
     work = [(PROBLEMS[1], pending(space, PROBLEMS[1], set()))]
     assert not sweep(runner, work, seconds=10.0, clock=lambda: next(seconds))
     assert len(runner.asked) == 2 * BATCH
+
+
+def test_what_ships_may_be_the_best_of_each_shape_alone(tmp_path: Path, run) -> None:
+    problem = PROBLEMS[0]
+    configs = SearchSpace().sample(problem, np.random.default_rng(0), 6, replace=False)
+    with RecordLog(tmp_path / "records", FINGERPRINT) as log:
+        for at, config in enumerate(configs):
+            for pdl in (False, True):
+                time_us = float(10 + (at if pdl else -at))
+                log.write(Measurement(problem, "sm90_ws", config, Status.CORRECT, times_us=(time_us,), pdl=pdl))
+    out = tmp_path / "best.parquet"
+    code, _, err = run("record", "publish", tmp_path / "records", "--best", "1", "--out", out)
+    assert code == 0 and "1 problems, 4 rows" in err
+    assert {row.config for row in read_records(out).measurements} == {configs[0], configs[-1]}

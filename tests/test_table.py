@@ -433,9 +433,21 @@ def test_choices_go_over_to_the_other_layout_where_they_are_legal_and_give_way_t
         main(["table", "transfer", str(tmp_path / "tn.json"), "--layout", "nn", "--out", str(tmp_path / "nn.json")])
         == 0
     )
-    assert "3 shapes, 2 of them transferred" in capsys.readouterr().err
+    assert "3 shapes (1 searched, 2 transferred)" in capsys.readouterr().err
     assert KernelTable.load(tmp_path / "nn.json").lookup(64, 64, 64).config == SMALL
     assert (
         main(["table", "transfer", str(tmp_path / "tn.json"), "--layout", "tn", "--out", str(tmp_path / "x.json")]) == 2
     )
-    assert "give the other --layout" in capsys.readouterr().err and not (tmp_path / "x.json").exists()
+    assert "give another --acc" in capsys.readouterr().err and not (tmp_path / "x.json").exists()
+
+
+def test_choices_go_over_to_the_other_accumulator(tmp_path, run):
+    KernelTable(HEADER, [entry("1024_1024_1024", LARGE), lost("8192_64_64")]).save(tmp_path / "fp32.json")
+    code, _, err = run("table", "transfer", tmp_path / "fp32.json", "--acc", "fp16", "--out", tmp_path / "fp16.json")
+    assert code == 0 and "2 shapes (2 transferred)" in err
+    moved = KernelTable.load(tmp_path / "fp16.json")
+    assert moved.header.acc == "fp16" and moved.lookup(1024, 1024, 1024).config == LARGE
+    code, _, err = run(
+        "table", "transfer", tmp_path / "fp32.json", "--acc", "fp16", "--dtype", "bf16", "--out", tmp_path / "no.json"
+    )
+    assert code == 2 and "no tensor core adds products of bf16 in fp16" in err

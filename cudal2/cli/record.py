@@ -39,6 +39,9 @@ def add(commands: Any) -> argparse.ArgumentParser:
     )
     publish.add_argument("shards", type=Path, metavar="DIR", help="directory that `cudal2 record` filled")
     publish.add_argument("--out", required=True, type=Path, metavar="FILE", help="the .parquet file to write")
+    publish.add_argument(
+        "--best", type=shared.positive, metavar="N", help="only the N fastest of each shape and PDL setting"
+    )
     publish.add_argument("--allow-mixed", action="store_true", help="accept shards of several environments")
     shared.add_arch(publish)
     shared.add_space(publish)
@@ -144,15 +147,20 @@ def _done(directory: Path, pdl: bool) -> Done:
 def _publish(arguments: argparse.Namespace) -> int:
     from cudal2.records.recording import Recording
     from cudal2.records.shards import read_shards
+    from cudal2.runners.finals import best_configs
     from cudal2.runners.sweep import already_done, pending
 
     shards = read_shards(arguments.shards, arguments.allow_mixed)
     space = shared.search_space(arguments) if arguments.space else None
-    Recording.publish(shards.measurements, arguments.out, shards.fingerprints, space)
+    rows = shards.measurements
+    if arguments.best:
+        best = best_configs(rows, arguments.best)
+        rows = tuple(row for row in rows if row.config is None or row.config in best.get(row.problem, ()))
+    Recording.publish(rows, arguments.out, shards.fingerprints, space)
     size_mb = arguments.out.stat().st_size / 1e6
-    ours = [row for row in shards.measurements if row.config is not None]
+    ours = [row for row in rows if row.config is not None]
     recorded = sorted({row.problem for row in ours})
-    note(f"{arguments.out}: {len(recorded)} problems, {len(shards.measurements)} rows, {size_mb:.2f} MB")
+    note(f"{arguments.out}: {len(recorded)} problems, {len(rows)} rows, {size_mb:.2f} MB")
     if space is not None:
         for pdl in sorted({row.pdl for row in ours}):
             done = already_done(ours, pdl)

@@ -88,9 +88,10 @@ def _add_merge(actions: Any) -> None:
 
 
 def _add_transfer(actions: Any) -> None:
-    text = "Takes the choices of a table for the other layout of B or type of operands; what is measured there stays."
+    text = "Takes the choices of a table for other accumulators, layouts or types; what is measured there stays."
     parser = actions.add_parser("transfer", help="a table for other operands", description=text)
     parser.add_argument("table", type=Path, metavar="FILE", help="of one layout and type")
+    parser.add_argument("--acc", choices=("fp32", "fp16"), help="the accumulator to make it for (default: its own)")
     parser.add_argument("--layout", choices=("tn", "nn"), help="the layout to make it for (default: its own)")
     parser.add_argument("--dtype", choices=("fp16", "bf16"), help="the type to make it for (default: its own)")
     _add_out(parser)
@@ -119,7 +120,7 @@ def _load(arguments: argparse.Namespace) -> KernelTable:
 
     table = KernelTable.load(arguments.table, None, *shared.signature(arguments))
     elsewhere = f", {table.header.soft['gpu']}" if table.header.tuned_elsewhere else ""
-    note(f"table {table.path}: {table.header.kind}, {counted(len(table), 'shape')}{elsewhere}")
+    note(f"table {table.path}: {table.header.kind}, {_shapes(table)}{elsewhere}")
     return table
 
 
@@ -187,7 +188,7 @@ def _make(arguments: argparse.Namespace) -> int:
             raise NothingValidError(f"{path} holds no {precision_of(acc, dtype)} {layout} kernel{where}")
         tables.append(table)
     made = reduce(KernelTable.merge, tables).save_merged(arguments.out, guards)
-    note(f"{arguments.out}: {counted(len(made), 'shape')}")
+    note(f"{arguments.out}: {_shapes(made)}")
     return 0
 
 
@@ -218,18 +219,26 @@ def _merge(arguments: argparse.Namespace) -> int:
     for path in arguments.tables[1:]:
         merged = merged.merge(KernelTable.load(path))
     merged = merged.save_merged(arguments.out)
-    note(f"{arguments.out}: {counted(len(merged), 'shape')}")
+    note(f"{arguments.out}: {_shapes(merged)}")
     return 0
+
+
+def _shapes(table: KernelTable) -> str:
+    """How many, and on what their choices rest: a final judged them, a search saw them, another table had them."""
+    kinds = ", ".join(f"{count} {kind}" for kind, count in table.evidence.items())
+    return f"{counted(len(table), 'shape')} ({kinds})" if kinds else counted(len(table), "shape")
 
 
 def _transfer(arguments: argparse.Namespace) -> int:
     from cudal2.table import KernelTable
 
     table = KernelTable.load(arguments.table)
-    layout, dtype = arguments.layout or table.header.layout, arguments.dtype or table.header.dtype
-    if (layout, dtype) == (table.header.layout, table.header.dtype):
-        raise UsageError(f"{arguments.table} is for {layout} and {dtype} already: give the other --layout or --dtype")
-    made = table.for_layout(layout).for_dtype(dtype).save_merged(arguments.out)
-    moved = sum(entry.evidence == "transferred" for entry in made.entries)
-    note(f"{arguments.out}: {counted(len(made), 'shape')}, {moved} of them transferred")
+    header = table.header
+    acc, layout, dtype = arguments.acc or header.acc, arguments.layout or header.layout, arguments.dtype or header.dtype
+    if (acc, layout, dtype) == header.problem(1, 1, 1).signature:
+        raise UsageError(
+            f"{arguments.table} is for {acc}, {layout} and {dtype} already: give another --acc, --layout or --dtype"
+        )
+    made = table.for_acc(acc).for_layout(layout).for_dtype(dtype).save_merged(arguments.out)
+    note(f"{arguments.out}: {_shapes(made)}")
     return 0

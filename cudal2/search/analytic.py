@@ -146,7 +146,7 @@ def _epilogue_cycles(columns: Columns, tile_m: Floats, tile_n: Floats, split: Fl
     by_workspace = 2_500.0 + 8.0 * tile_m * tile_n / 40.0
     by_cluster = 1_000.0 + 4.0 * tile_m * tile_n / 32.0
     reduction = np.where(columns["split_via"] == "workspace", by_workspace, by_cluster) * (split > 1.0)
-    return 300.0 + 2.0 * tile_m * tile_n / split / rate + reduction
+    return np.asarray(300.0 + 2.0 * tile_m * tile_n / split / rate + reduction)
 
 
 def _overlap(columns: Columns) -> Floats:

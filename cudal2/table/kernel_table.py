@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -171,6 +172,12 @@ class KernelTable:
         return KernelTable(header, entries.values())
 
     @property
+    def evidence(self) -> dict[Evidence, int]:
+        """Entries by what they rest on, the weightiest first."""
+        found = Counter(entry.evidence for entry in self.entries)
+        return {kind: found[kind] for kind in reversed(EVIDENCE) if found[kind]}
+
+    @property
     def families(self) -> set[str]:
         """Kernel families of its entries."""
         return {entry.config.family for entry in self.entries if entry.config is not None}
@@ -183,6 +190,15 @@ class KernelTable:
         0.5 % more time in ``nn`` than the best one there, at most 5 %.
         """
         return self._transferred(replace(self.header, layout=layout))
+
+    def for_acc(self, acc: Acc) -> KernelTable:
+        """The same choices for another accumulator, as :meth:`for_layout`, for shapes that nobody searched with it.
+
+        Raises:
+            UsageError: The type has no such accumulator.
+        """
+        require_accumulator(acc, self.header.dtype)
+        return self._transferred(replace(self.header, acc=acc))
 
     def for_dtype(self, dtype: Dtype) -> KernelTable:
         """The same choices for operands of another type, as :meth:`for_layout`: bytes and registers stay the same.
