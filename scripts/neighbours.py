@@ -44,8 +44,9 @@ def main() -> None:
     worst = sorted(known, key=lambda problem: -known[problem])[:5]
     print_table(("shape", "behind_percent"), [(problem.mnk, f"{100 * known[problem]:.1f}") for problem in worst])
     values = sorted(known.values())
+    mean = statistics.geometric_mean(1.0 + value for value in values) - 1.0
     print(
-        f"{len(values)} shapes: geometric mean {100 * (statistics.geometric_mean(1.0 + one for one in values) - 1.0):.1f} %, "
+        f"{len(values)} shapes: geometric mean {100 * mean:.1f} %, "
         f"90th percentile {100 * values[int(0.9 * (len(values) - 1))]:.1f} %, worst {100 * values[-1]:.1f} %"
     )
     note(f"{len(asked) - len(known)} of {len(asked)} shapes have no time for what would serve them, or nothing would")
