@@ -43,7 +43,7 @@ class Host:
 
     def __init__(self) -> None:
         self.events: list[str] = []
-        self.launch_us, self.launched, self.wrong_after = LAUNCH_US, 0, 10**9
+        self.launch_us, self.launched, self.wrong_after, self.slow = LAUNCH_US, 0, 10**9, 0
 
     def contestant(self, sets: BufferSets) -> types.SimpleNamespace:
         def launch(index: int, stream: int) -> None:
@@ -67,7 +67,8 @@ class Stopwatch(timing.Stopwatch):
         before = self.host.launched
         self.host.events.append("replay")
         enqueue()
-        ms = (self.host.launched - before) * self.host.launch_us / 1e3
+        ms = (self.host.launched - before) * self.host.launch_us / 1e3 * (3 if self.host.slow > 0 else 1)
+        self.host.slow -= 1
         return lambda: self.host.events.append("wait") or ms
 
 
@@ -189,6 +190,17 @@ def test_a_shape_that_heats_the_chip_is_timed_under_load(session, host, monkeypa
     assert len(waits) == 2 + 3 and waits[2] - waits[1] == 2 * 3 + 1, "the last turn runs on into the timed ones"
     monkeypatch.setattr(floor, "floor_us", lambda m, n, k: floor.HEATING_FLOOR_US)
     assert session.measure(candidate("one"), settings, True).detail == ""
+
+
+def test_a_replay_that_something_slow_was_the_size_of_is_sized_anew(session, host):
+    host.slow = 1
+    row = session.measure(candidate("one"), SETTINGS, True)
+    assert len(row.times_us) == 3 and row.times_us[0] == LAUNCH_US and row.launches * LAUNCH_US >= 2000.0
+    assert host.events.count("reference") == 2 * 3
+    host.slow = 100
+    host.events.clear()
+    session.measure(candidate("one"), SETTINGS, True)
+    assert host.events.count("reference") == 3, "slow in the replays as well: long enough"
 
 
 def test_alone_a_candidate_is_timed_too(session):

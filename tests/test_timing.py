@@ -219,7 +219,11 @@ class HostBoundStopwatch:
             self.open -= 1
 
         return SimpleNamespace(
-            captured=launches, launches=launches * repeats, begin=lambda: lambda: self.device_us, close=close
+            captured=launches,
+            launches=launches * repeats,
+            run_once=lambda: None,
+            begin=lambda: lambda: self.device_us,
+            close=close,
         )
 
 

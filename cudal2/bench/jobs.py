@@ -45,6 +45,8 @@ _CONTEXT_SHARE = 0.4
 _KERNELS_KEPT = 512
 #: Times its floor that a candidate of a search is taken to need before anything of it is timed.
 _LIKELY_FLOORS = 2.0
+#: A replay that was sized by something slow is too short: it is sized by itself then, and timed again.
+_ATTEMPTS = 2
 #: The oldest clocks that a search step may carry; clocks, power and temperature change more slowly.
 _CLOCKS_AGE_S = 0.2
 
@@ -192,12 +194,16 @@ class GpuSession:
                 Status.CORRECTNESS, checked.reason, max_error=checked.max_error, bench_s=time.perf_counter() - started
             )
         # The check has run the kernel, and the middle one of the replays counts: no run of the graph is given away.
-        launches, repeats = replay_launches(launch_us, settings.replay_ms, context.sets.count)
-        graph = TimedGraph(context.stopwatch, contestant, coarse(launches) if repeats == 1 else launches, repeats)
-        try:
-            times, after = self._replay(context, graph, candidate, reference, upcoming)
-        finally:
-            graph.close()
+        for _ in range(_ATTEMPTS):
+            launches, repeats = replay_launches(launch_us, settings.replay_ms, context.sets.count)
+            graph = TimedGraph(context.stopwatch, contestant, coarse(launches) if repeats == 1 else launches, repeats)
+            try:
+                times, after = self._replay(context, graph, candidate, reference, upcoming)
+            finally:
+                graph.close()
+            launch_us = statistics.median(times[0])
+            if launch_us * graph.launches >= 1e3 * settings.replay_ms or not after.ok:
+                break
         status, reason = _verdict(context, after, times[0])
         good = status is Status.CORRECT
         return candidate.row(
