@@ -20,7 +20,6 @@ from cudal2.bench.device import ClockSample
 from cudal2.bench.inputs import BufferSets, as_math
 from cudal2.bench.jobs import Candidate, GpuSession
 from cudal2.build.artifact import BuiltKernel
-from cudal2.launch.driver import LaunchError
 from cudal2.launch.plan import MAP_WORDS, ParamSets, plan_launch
 from cudal2.problem import Problem
 from cudal2.records.measurement import Status
@@ -113,7 +112,9 @@ def host(monkeypatch):
             host.events.append("destroy")
 
     monkeypatch.setattr(timing, "Graph", Graph)
-    return host
+    timing.spare_graphs.cache_clear()
+    yield host
+    timing.spare_graphs.cache_clear()
 
 
 @pytest.fixture
@@ -123,29 +124,33 @@ def session(host):
 
     def kernel(built, config):
         host.events.append(f"load {built.name}")
-        if built.name == "unloadable":
-            raise LaunchError(200, "CUDA_ERROR_INVALID_IMAGE", "cuModuleLoadData")
 
     session.context = lambda problem, settings: context
     session.kernel = kernel
     session.clocks = types.SimpleNamespace(recent=lambda age: ClockSample(1980))
-    session._contexts = OrderedDict()
+    session._contexts, session._kernels = OrderedDict(), {}
+    session._ahead = types.SimpleNamespace(
+        begin=lambda built, config: host.events.append(f"begin {built.name}"),
+        finish=lambda: host.events.append("loaded") or [],
+    )
     return session
 
 
 def test_the_host_works_while_the_device_does(session, host):
-    row = session.measure(candidate("one"), SETTINGS, True, candidate("two"))
+    row = session.measure(candidate("one"), SETTINGS, True, [candidate("two"), candidate("three")])
     assert row.status is Status.CORRECT and row.sm_clock_mhz == 1980
     assert row.times_us == pytest.approx([LAUNCH_US] * 3) and row.ref_times_us == (4.0,) * 3
     assert row.launches * LAUNCH_US >= 2000.0
     assert host.events[:5] == ["load one", "check", "capture", "replay", "wait"], "a short graph for the size"
     rounds = host.events[5:]
-    assert rounds[:3] == ["reference", "capture", "replay"], "captured while the reference's first replay runs"
-    assert sorted(rounds[3:7]) == ["reference", "reference", "replay", "replay"] and rounds[6] == "replay"
-    assert rounds[7:] == ["maps two", "load two", "wait", "wait", "wait"], "all is under way before one is waited for"
+    assert rounds[0] == "loaded", "no load goes on beside what is timed but those that wait for it"
+    assert rounds[1:4] == ["reference", "capture", "replay"], "captured while the reference's first replay runs"
+    assert sorted(rounds[4:8]) == ["reference", "reference", "replay", "replay"] and rounds[7] == "replay"
+    ahead = ["begin two", "begin three", "maps two"]
+    assert rounds[8:] == [*ahead, "wait", "wait", "wait"], "all is under way before one is waited for"
     host.events.clear()
-    session.measure(candidate("two"), SETTINGS, True, candidate("unloadable"))
-    assert host.events[-4:] == ["load unloadable", "wait", "wait", "wait"]
+    session.measure(candidate("two"), SETTINGS, True, [candidate("unloadable")])
+    assert host.events[-5:] == ["begin unloadable", "maps unloadable", "wait", "wait", "wait"]
     assert host.events.count("update") == 2 and "capture" not in host.events, (
         "the graphs of the step before serve again"
     )

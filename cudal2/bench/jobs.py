@@ -11,6 +11,7 @@ import random
 import statistics
 import time
 from collections import OrderedDict
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime, timezone
 from typing import Any
@@ -20,6 +21,7 @@ import torch
 from cudal2.bench.context import ProblemContext
 from cudal2.bench.correctness import Aftermath, CheckResult
 from cudal2.bench.device import Clocks, DeviceInfo, describe
+from cudal2.bench.loading import LoadsAhead
 from cudal2.bench.timing import (
     TimedGraph,
     begin_sizing,
@@ -28,6 +30,7 @@ from cudal2.bench.timing import (
     keep_busy,
     replay_launches,
     soak_s,
+    spare_graphs,
     too_fast,
 )
 from cudal2.build.artifact import BuiltKernel
@@ -44,7 +47,7 @@ _CONTEXT_SHARE = 0.4
 #: As many as a bank of kernels for all shapes holds.
 _KERNELS_KEPT = 512
 #: Times its floor that a candidate of a search is taken to need before anything of it is timed.
-_LIKELY_FLOORS = 2.0
+_LIKELY_FLOORS = 3.0
 #: A replay that was sized by something slow is too short: it is sized by itself then, and timed again.
 _ATTEMPTS = 2
 #: The oldest clocks that a search step may carry; clocks, power and temperature change more slowly.
@@ -124,6 +127,7 @@ class GpuSession:
         self.clocks = Clocks(device_index)
         self._contexts: OrderedDict[tuple[Problem, BenchSettings, float], ProblemContext] = OrderedDict()
         self._kernels: OrderedDict[str, LoadedKernel] = OrderedDict()
+        self._ahead = LoadsAhead(device_index)
 
     def fault(self) -> str | None:
         """The CUDA error that made the context useless, if any."""
@@ -146,19 +150,25 @@ class GpuSession:
     def kernel(self, built: BuiltKernel, config: KernelConfig) -> LoadedKernel:
         """The cubin, loaded; the least recently used are unloaded."""
         key = str(built.cubin_path)
+        if key not in self._kernels:
+            self._finish_loads()
         kernel = self._kernels.pop(key, None)
-        if kernel is None:
-            kernel = LoadedKernel(built, config)
-            if len(self._kernels) >= _KERNELS_KEPT:
-                self._unload(_KERNELS_KEPT // 2)
+        self._keep(key, kernel if kernel is not None else LoadedKernel(built, config))
+        return self._kernels[key]
+
+    def _keep(self, key: str, kernel: LoadedKernel) -> None:
+        if len(self._kernels) >= _KERNELS_KEPT:
+            self._unload(_KERNELS_KEPT // 2)
         self._kernels[key] = kernel
-        return kernel
+
+    def _finish_loads(self) -> None:
+        for key, kernel in self._ahead.finish():
+            self._keep(key, kernel)
 
     def _unload(self, count: int) -> None:
         """Many at once, since spare graphs, which hold kernels too, go with them."""
         torch.cuda.synchronize(self.device)
-        for context in self._contexts.values():
-            context.stopwatch.close()
+        spare_graphs().clear()
         for _ in range(count):
             self._kernels.popitem(last=False)[1].close()
 
@@ -171,13 +181,14 @@ class GpuSession:
         return Prepared(tuned.median_us, tuned.detail, tuned.graph.launches)
 
     def measure(
-        self, candidate: Candidate, settings: BenchSettings, reference: bool, upcoming: Candidate | None = None
+        self, candidate: Candidate, settings: BenchSettings, reference: bool, upcoming: Sequence[Candidate] = ()
     ) -> Measurement:
         """Checks one candidate, times it beside the reference, checks what the timed launches wrote.
 
         Whatever the host can do while the device replays is done then: the candidate's graph is captured during the
-        first replay of the reference, and the cubin of the ``upcoming`` candidate loaded during the others. A problem
-        that heats the chip is replayed untimed before that: cool, candidates rank otherwise than in a final.
+        first replay of the reference, and cubins of the ``upcoming`` candidates, two of them, begin to be loaded during
+        the others: the second's load ends in the next step, before the replays there. A problem that heats the chip is
+        replayed untimed before that: cool, candidates rank otherwise than in a final.
         """
         started = time.perf_counter()
         context = self.context(candidate.problem, settings)
@@ -224,7 +235,7 @@ class GpuSession:
         graph: TimedGraph,
         candidate: Candidate,
         reference: bool,
-        upcoming: Candidate | None,
+        upcoming: Sequence[Candidate],
     ) -> tuple[list[tuple[float, ...]], CheckResult]:
         """Microseconds per launch of the candidate and of the reference if wanted; what the candidate's last left."""
         settings = context.settings
@@ -239,19 +250,19 @@ class GpuSession:
             self._look_ahead(context, upcoming)
 
         timed = [graph, *([context.reference().graph] if reference else [])]
+        self._finish_loads()
         keep_busy(timed, soak_s(candidate.problem, settings))
         times = interleave(timed, settings.replays, rng, first=len(timed) - 1, last=0, meanwhile=meanwhile)
         return times, looked[0].result()
 
-    def _look_ahead(self, context: ProblemContext, upcoming: Candidate | None) -> None:
-        """What the next step would wait for: its tensor maps are encoded and its cubin loaded.
-
-        Loading comes last: it waits for all that the device has to do.
-        """
-        if upcoming is not None:
-            with contextlib.suppress(LaunchError, OSError):  # it says why when it is its turn
-                context.encode_ahead(upcoming.built, upcoming.config)
-                self.kernel(upcoming.built, upcoming.config)
+    def _look_ahead(self, context: ProblemContext, upcoming: Sequence[Candidate]) -> None:
+        """What the next steps would wait for: tensor maps are encoded, cubins begin to be loaded."""
+        for candidate in upcoming:
+            if str(candidate.built.cubin_path) not in self._kernels:
+                self._ahead.begin(candidate.built, candidate.config)
+        for candidate in upcoming[:1]:
+            with contextlib.suppress(LaunchError):  # it says why when it is its turn
+                context.encode_ahead(candidate.built, candidate.config)
 
     def _new_context(self, problem: Problem, settings: BenchSettings, replay_ms: float) -> ProblemContext:
         return ProblemContext(problem, settings, self.info, self.device, replay_ms)
@@ -282,7 +293,7 @@ def prepare(session: Any, problem: Problem, settings: BenchSettings, reference: 
 
 
 def measure(
-    session: Any, candidate: Candidate, settings: BenchSettings, reference: bool, upcoming: Candidate | None
+    session: Any, candidate: Candidate, settings: BenchSettings, reference: bool, upcoming: Sequence[Candidate]
 ) -> Measurement:
     """Job: :meth:`GpuSession.measure`."""
     measurement: Measurement = session.measure(candidate, settings, reference, upcoming)

@@ -15,7 +15,7 @@ from cudal2.errors import Cudal2Error
 
 _RELAXED = cuda.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED
 #: Graphs that are kept for others, at most.
-_SPARES = 32
+_SPARES = 96
 
 
 class LaunchError(Cudal2Error):
