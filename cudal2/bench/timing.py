@@ -178,7 +178,8 @@ class TimedGraph:
         """The captured launches: host work alone, and none where it is done."""
         if self._graph is None:
             stopwatch, launches = self._stopwatch, self._captured
-            spare = stopwatch.spares.take(launches)
+            # Never a spare one: an updated executable keeps the cluster size of the kernel it was made for.
+            spare = None
             self._graph = Graph(stopwatch.stream, lambda: stopwatch.enqueue(self.contestant, launches), spare=spare)
         return self._graph
 
