@@ -12,7 +12,6 @@ from __future__ import annotations
 import functools
 import statistics
 import sys
-import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -43,8 +42,6 @@ SHAPES = ("64_512_64", "256_1024_128", "512_4096_4096")
 #: Of the recorded ones, with floors of 2 to 33 us.
 JUDGED = ("64_512_64", "64_4096_64", "1024_2048_1024", "256_12288_4096")
 _ROWS = 16
-#: What another thread did; the main one's rows add up without it.
-_BESIDE = "beside: "
 
 
 class Spans:
@@ -69,8 +66,6 @@ class Spans:
             return
 
         def timed(*arguments: Any, **keywords: Any) -> Any:
-            if threading.current_thread() is not threading.main_thread():
-                return self._beside(label, functools.partial(function, *arguments, **keywords))
             self._inner.append(0.0)
             started = time.perf_counter()
             try:
@@ -84,15 +79,6 @@ class Spans:
         timed.spanned = True  # type: ignore[attr-defined]
         setattr(owner, name, timed)
 
-    def _beside(self, label: str, call: Callable[[], Any]) -> Any:
-        """Times a call of another thread, which the main one does not wait for."""
-        started = time.perf_counter()
-        try:
-            return call()
-        finally:
-            self.own_s[f"{_BESIDE}{label}"] += time.perf_counter() - started
-            self.calls[f"{_BESIDE}{label}"] += 1
-
     def wrap_call(self, function: Callable[..., Any], *arguments: Any) -> None:
         """Calls a function; what none of the others took is "everything else", its answer is kept."""
         started = time.perf_counter()
@@ -101,7 +87,7 @@ class Spans:
 
     def rows(self, steps: int) -> list[str]:
         """Milliseconds and calls per step, longest first."""
-        total = sum(seconds for label, seconds in self.own_s.items() if not label.startswith(_BESIDE))
+        total = sum(self.own_s.values())
         lines = [f"  {'all':34s}{1e3 * total / steps:8.2f} ms"]
         for label, seconds in self.own_s.most_common():
             lines.append(f"  {label:34s}{1e3 * seconds / steps:8.3f} ms {self.calls[label] / steps:7.1f} calls")
@@ -317,7 +303,6 @@ def wrap_child(session: Any) -> None:
         (jobs.GpuSession, "measure", "everything else"),
         (jobs.GpuSession, "kernel", "load: cubin"),
         (jobs.GpuSession, "_look_ahead", "look ahead"),
-        (jobs.GpuSession, "_finish_loads", "load: wait for those ahead"),
         (Checks, "begin", "check: launches"),
         (Checks, "_at_a_glance", "check: compare"),
         (Checks, "_result", "check: wait"),

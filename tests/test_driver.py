@@ -1,9 +1,8 @@
-"""Captured graphs with the driver's functions scripted: made anew or of a spare one, and given back."""
+"""Captured graphs with the driver's functions scripted: made, and given back."""
 
 from __future__ import annotations
 
 from collections import Counter
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,14 +12,13 @@ from cudal2.launch.driver import Graph, LaunchError
 
 
 class Scripted:
-    """Counts executables; ``refuses`` is what an update answers."""
+    """Counts calls and numbers graphs."""
 
     CUstreamCaptureMode = driver.cuda.CUstreamCaptureMode
     CUresult = driver.cuda.CUresult
 
     def __init__(self) -> None:
         self.calls: Counter[str] = Counter()
-        self.refuses = 0
         self.graphs = 0
 
     def __getattr__(self, name: str) -> Any:
@@ -31,8 +29,6 @@ class Scripted:
                 return 0, f"graph {self.graphs}"
             if name == "cuGraphInstantiate":
                 return 0, f"executable of {arguments[0]}"
-            if name == "cuGraphExecUpdate":
-                return self.refuses, SimpleNamespace()
             return (0,)
 
         return call
@@ -45,23 +41,15 @@ def scripted(monkeypatch: pytest.MonkeyPatch) -> Scripted:
     return scripted
 
 
-def test_a_spare_graph_is_made_the_new_one(scripted: Scripted) -> None:
-    spare = Graph(1, lambda: None)
-    graph = Graph(1, lambda: None, spare=spare)
-    assert graph._exec == "executable of graph 1", "the spare one's"
-    assert scripted.calls["cuGraphInstantiate"] == scripted.calls["cuGraphExecUpdate"] == 1
-    assert scripted.calls["cuGraphUpload"] == 2 and scripted.calls["cuGraphDestroy"] == 2
-    spare.destroy()
-    assert not scripted.calls["cuGraphExecDestroy"], "it has given its executable away"
-    graph.destroy()
+def test_every_graph_has_an_executable_of_its_own(scripted: Scripted) -> None:
+    """An updated one kept the cluster size of the graph before: a grid of 57 CTAs ran as 28 clusters of 2."""
+    first = Graph(1, lambda: None)
+    first.destroy()
+    second = Graph(1, lambda: None)
+    assert second._exec == "executable of graph 2" and not scripted.calls["cuGraphExecUpdate"]
+    assert scripted.calls["cuGraphInstantiate"] == scripted.calls["cuGraphDestroy"] == 2
+    first.destroy()
     assert scripted.calls["cuGraphExecDestroy"] == 1
-
-
-def test_a_spare_graph_of_another_shape_is_given_back(scripted: Scripted) -> None:
-    spare, scripted.refuses = Graph(1, lambda: None), 910
-    graph = Graph(1, lambda: None, spare=spare)
-    assert graph._exec == "executable of graph 2"
-    assert scripted.calls["cuGraphInstantiate"] == 2 and scripted.calls["cuGraphExecDestroy"] == 1
 
 
 def test_what_cannot_be_enqueued_leaves_nothing_behind(scripted: Scripted) -> None:

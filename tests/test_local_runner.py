@@ -45,7 +45,7 @@ class Session:
         return Prepared(12.5, "algorithm 7")
 
     def measure(
-        self, candidate: Candidate, settings: BenchSettings, reference: bool, upcoming: Sequence[Candidate]
+        self, candidate: Candidate, settings: BenchSettings, reference: bool, upcoming: Candidate | None
     ) -> Measurement:
         if candidate.config == HANGS:
             os._exit(9)

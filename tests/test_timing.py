@@ -12,8 +12,6 @@ import pytest
 from cudal2.bench import timing
 from cudal2.bench.timing import interleave, keep_busy, launches_for, sized_graph, too_fast
 from cudal2.floor import physical_us
-from cudal2.launch import driver
-from cudal2.launch.driver import Spares
 from cudal2.problem import Problem
 
 
@@ -119,7 +117,7 @@ def test_launches_are_captured_once_and_never_between_the_events(monkeypatch: py
     seen: list[str] = []
 
     class Captured:
-        def __init__(self, stream: int, enqueue: Any, spare: Any) -> None:
+        def __init__(self, stream: int, enqueue: Any) -> None:
             seen.append("capture")
 
         def launch(self, stream: int) -> None:
@@ -131,57 +129,11 @@ def test_launches_are_captured_once_and_never_between_the_events(monkeypatch: py
         return lambda: 3.0
 
     monkeypatch.setattr(timing, "Graph", Captured)
-    stopwatch: Any = SimpleNamespace(sets=SimpleNamespace(count=4), stream=0, begin=begin, spares=Spares())
+    stopwatch: Any = SimpleNamespace(sets=SimpleNamespace(count=4), stream=0, begin=begin)
     graph = timing.TimedGraph(stopwatch, None, 100, 2)  # type: ignore[arg-type]
     assert not seen and graph.sets_used == 4
     assert graph.time_us() == graph.begin()() == pytest.approx(15.0)
     assert seen == ["capture", *["start", "launch", "launch"] * 2]
-
-
-def test_closed_graphs_serve_the_next_ones_of_as_many_launches(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Captured:
-        open = 0
-
-        def __init__(self, stream: int, enqueue: Any, spare: Any) -> None:
-            self.spare = spare
-            Captured.open += spare is None
-
-        def destroy(self) -> None:
-            Captured.open -= 1
-
-    monkeypatch.setattr(timing, "Graph", Captured)
-    monkeypatch.setattr(driver, "_SPARES", 3)
-    spares = Spares()
-    stopwatch: Any = SimpleNamespace(stream=0, spares=spares)
-
-    def captured(launches: int, repeats: int = 1) -> Any:
-        return timing.TimedGraph(stopwatch, None, launches, repeats)  # type: ignore[arg-type]
-
-    first, alike, other = captured(100), captured(100, repeats=3), captured(200)
-    assert [graph.capture().spare for graph in (first, alike, other)] == [None] * 3 and Captured.open == 3
-    kept = first.capture()
-    first.close()
-    first.close()
-    alike.close()
-    assert Captured.open == 2, "of two alike one is enough"
-    assert captured(100).capture().spare is kept and captured(100).capture().spare is None
-    for launches in (300, 400, 500, 600):
-        graph = captured(launches)
-        graph.capture()
-        graph.close()
-    assert captured(300).capture().spare is None and captured(600).capture().spare is not None
-    before = Captured.open
-    spares.clear()
-    assert Captured.open == before - 2
-
-
-@pytest.mark.parametrize(
-    ("launches", "rounded"), [(1, 1), (31, 31), (32, 32), (33, 34), (63, 64), (708, 736), (1025, 1088)]
-)
-def test_launches_are_rounded_up_to_few_values_close_by(launches: int, rounded: int) -> None:
-    assert timing.coarse(launches) == rounded
-    assert timing.coarse(rounded) == rounded
-    assert len({timing.coarse(number) for number in range(512, 1024)}) == 17
 
 
 def test_interleaving_ranks_rightly_where_one_after_the_other_does_not() -> None:
@@ -219,11 +171,7 @@ class HostBoundStopwatch:
             self.open -= 1
 
         return SimpleNamespace(
-            captured=launches,
-            launches=launches * repeats,
-            run_once=lambda: None,
-            begin=lambda: lambda: self.device_us,
-            close=close,
+            captured=launches, launches=launches * repeats, begin=lambda: lambda: self.device_us, close=close
         )
 
 
@@ -256,7 +204,6 @@ class RisingClocks:
 
     def __init__(self, once_ms: float, sets: int) -> None:
         self.sets, self.stream, self.once_ms, self.runs = SimpleNamespace(count=sets), 0, once_ms, 0
-        self.spares = Spares()
 
     def time_ms(self, enqueue: Any) -> float:
         return self.begin(enqueue)()
@@ -278,7 +225,7 @@ def test_a_replay_that_was_sized_at_low_clocks_is_lengthened(
     stopwatch: Any = RisingClocks(once_ms, sets=50)
 
     class Captured:
-        def __init__(self, stream: int, enqueue: Any, spare: Any) -> None: ...
+        def __init__(self, stream: int, enqueue: Any) -> None: ...
 
         def launch(self, stream: int) -> None:
             stopwatch.runs += 1

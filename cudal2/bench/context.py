@@ -21,6 +21,9 @@ from cudal2.problem import Problem
 from cudal2.settings import BenchSettings
 from cudal2.space.config import KernelConfig
 
+#: How often over a flush would clear the L2: it lasts longer, so that the host has submitted a graph before it ends.
+FLUSH_PASSES = 2
+
 
 class ProblemContext:
     """One problem on the device, ready for candidates.
@@ -44,7 +47,7 @@ class ProblemContext:
         count = rotation_count(problem, info.l2_bytes, settings.l2_multiple, most_launches(replay_ms))
         self.sets = BufferSets(problem, count, device, settings.seed)
         self.checks = Checks(problem, device, settings.seed + 1)
-        self.stopwatch = Stopwatch(self.sets, int(settings.l2_multiple * info.l2_bytes))
+        self.stopwatch = Stopwatch(self.sets, int(FLUSH_PASSES * settings.l2_multiple * info.l2_bytes))
         self._maps, self._check_maps = MapCache(), MapCache()
         self._reference: Reference | None = None
 

@@ -11,7 +11,6 @@ import random
 import statistics
 import time
 from collections import OrderedDict
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime, timezone
 from typing import Any
@@ -21,16 +20,13 @@ import torch
 from cudal2.bench.context import ProblemContext
 from cudal2.bench.correctness import Aftermath, CheckResult
 from cudal2.bench.device import Clocks, DeviceInfo, describe
-from cudal2.bench.loading import LoadsAhead
 from cudal2.bench.timing import (
     TimedGraph,
     begin_sizing,
-    coarse,
     interleave,
     keep_busy,
     replay_launches,
     soak_s,
-    spare_graphs,
     too_fast,
 )
 from cudal2.build.artifact import BuiltKernel
@@ -47,9 +43,7 @@ _CONTEXT_SHARE = 0.4
 #: As many as a bank of kernels for all shapes holds.
 _KERNELS_KEPT = 512
 #: Times its floor that a candidate of a search is taken to need before anything of it is timed.
-_LIKELY_FLOORS = 3.0
-#: A replay that was sized by something slow is too short: it is sized by itself then, and timed again.
-_ATTEMPTS = 2
+_LIKELY_FLOORS = 2.0
 #: The oldest clocks that a search step may carry; clocks, power and temperature change more slowly.
 _CLOCKS_AGE_S = 0.2
 
@@ -127,7 +121,7 @@ class GpuSession:
         self.clocks = Clocks(device_index)
         self._contexts: OrderedDict[tuple[Problem, BenchSettings, float], ProblemContext] = OrderedDict()
         self._kernels: OrderedDict[str, LoadedKernel] = OrderedDict()
-        self._ahead = LoadsAhead(device_index)
+        self._spent: list[TimedGraph] = []
 
     def fault(self) -> str | None:
         """The CUDA error that made the context useless, if any."""
@@ -150,27 +144,14 @@ class GpuSession:
     def kernel(self, built: BuiltKernel, config: KernelConfig) -> LoadedKernel:
         """The cubin, loaded; the least recently used are unloaded."""
         key = str(built.cubin_path)
-        if key not in self._kernels:
-            self._finish_loads()
         kernel = self._kernels.pop(key, None)
-        self._keep(key, kernel if kernel is not None else LoadedKernel(built, config))
-        return self._kernels[key]
-
-    def _keep(self, key: str, kernel: LoadedKernel) -> None:
-        if len(self._kernels) >= _KERNELS_KEPT:
-            self._unload(_KERNELS_KEPT // 2)
+        if kernel is None:
+            kernel = LoadedKernel(built, config)
+            if len(self._kernels) >= _KERNELS_KEPT:
+                torch.cuda.synchronize(self.device)
+                self._kernels.popitem(last=False)[1].close()
         self._kernels[key] = kernel
-
-    def _finish_loads(self) -> None:
-        for key, kernel in self._ahead.finish():
-            self._keep(key, kernel)
-
-    def _unload(self, count: int) -> None:
-        """Many at once, since spare graphs, which hold kernels too, go with them."""
-        torch.cuda.synchronize(self.device)
-        spare_graphs().clear()
-        for _ in range(count):
-            self._kernels.popitem(last=False)[1].close()
+        return kernel
 
     def prepare(self, problem: Problem, settings: BenchSettings, reference: bool) -> Prepared:
         """Brings a problem up, and tunes the reference if one is wanted."""
@@ -181,14 +162,13 @@ class GpuSession:
         return Prepared(tuned.median_us, tuned.detail, tuned.graph.launches)
 
     def measure(
-        self, candidate: Candidate, settings: BenchSettings, reference: bool, upcoming: Sequence[Candidate] = ()
+        self, candidate: Candidate, settings: BenchSettings, reference: bool, upcoming: Candidate | None = None
     ) -> Measurement:
         """Checks one candidate, times it beside the reference, checks what the timed launches wrote.
 
         Whatever the host can do while the device replays is done then: the candidate's graph is captured during the
-        first replay of the reference, and cubins of the ``upcoming`` candidates, two of them, begin to be loaded during
-        the others: the second's load ends in the next step, before the replays there. A problem that heats the chip is
-        replayed untimed before that: cool, candidates rank otherwise than in a final.
+        first replay of the reference, and the cubin of the ``upcoming`` candidate loaded during the others. A problem
+        that heats the chip is replayed untimed before that: cool, candidates rank otherwise than in a final.
         """
         started = time.perf_counter()
         context = self.context(candidate.problem, settings)
@@ -205,16 +185,12 @@ class GpuSession:
                 Status.CORRECTNESS, checked.reason, max_error=checked.max_error, bench_s=time.perf_counter() - started
             )
         # The check has run the kernel, and the middle one of the replays counts: no run of the graph is given away.
-        for _ in range(_ATTEMPTS):
-            launches, repeats = replay_launches(launch_us, settings.replay_ms, context.sets.count)
-            graph = TimedGraph(context.stopwatch, contestant, coarse(launches) if repeats == 1 else launches, repeats)
-            try:
-                times, after = self._replay(context, graph, candidate, reference, upcoming)
-            finally:
-                graph.close()
-            launch_us = statistics.median(times[0])
-            if launch_us * graph.launches >= 1e3 * settings.replay_ms or not after.ok:
-                break
+        launches, repeats = replay_launches(launch_us, settings.replay_ms, context.sets.count)
+        graph = TimedGraph(context.stopwatch, contestant, launches, repeats)
+        try:
+            times, after = self._replay(context, graph, candidate, reference, upcoming)
+        finally:
+            self._spent.append(graph)
         status, reason = _verdict(context, after, times[0])
         good = status is Status.CORRECT
         return candidate.row(
@@ -235,7 +211,7 @@ class GpuSession:
         graph: TimedGraph,
         candidate: Candidate,
         reference: bool,
-        upcoming: Sequence[Candidate],
+        upcoming: Candidate | None,
     ) -> tuple[list[tuple[float, ...]], CheckResult]:
         """Microseconds per launch of the candidate and of the reference if wanted; what the candidate's last left."""
         settings = context.settings
@@ -250,19 +226,21 @@ class GpuSession:
             self._look_ahead(context, upcoming)
 
         timed = [graph, *([context.reference().graph] if reference else [])]
-        self._finish_loads()
         keep_busy(timed, soak_s(candidate.problem, settings))
         times = interleave(timed, settings.replays, rng, first=len(timed) - 1, last=0, meanwhile=meanwhile)
         return times, looked[0].result()
 
-    def _look_ahead(self, context: ProblemContext, upcoming: Sequence[Candidate]) -> None:
-        """What the next steps would wait for: tensor maps are encoded, cubins begin to be loaded."""
-        for candidate in upcoming:
-            if str(candidate.built.cubin_path) not in self._kernels:
-                self._ahead.begin(candidate.built, candidate.config)
-        for candidate in upcoming[:1]:
-            with contextlib.suppress(LaunchError):  # it says why when it is its turn
-                context.encode_ahead(candidate.built, candidate.config)
+    def _look_ahead(self, context: ProblemContext, upcoming: Candidate | None) -> None:
+        """What the next step would wait for: earlier graphs are given back, its maps are encoded and its cubin loaded.
+
+        Loading comes last: it waits for all that the device has to do.
+        """
+        while self._spent:
+            self._spent.pop().close()
+        if upcoming is not None:
+            with contextlib.suppress(LaunchError, OSError):  # it says why when it is its turn
+                context.encode_ahead(upcoming.built, upcoming.config)
+                self.kernel(upcoming.built, upcoming.config)
 
     def _new_context(self, problem: Problem, settings: BenchSettings, replay_ms: float) -> ProblemContext:
         return ProblemContext(problem, settings, self.info, self.device, replay_ms)
@@ -293,7 +271,7 @@ def prepare(session: Any, problem: Problem, settings: BenchSettings, reference: 
 
 
 def measure(
-    session: Any, candidate: Candidate, settings: BenchSettings, reference: bool, upcoming: Sequence[Candidate]
+    session: Any, candidate: Candidate, settings: BenchSettings, reference: bool, upcoming: Candidate | None
 ) -> Measurement:
     """Job: :meth:`GpuSession.measure`."""
     measurement: Measurement = session.measure(candidate, settings, reference, upcoming)

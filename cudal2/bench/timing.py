@@ -17,7 +17,7 @@ import torch
 from cudal2 import floor
 from cudal2.bench import native
 from cudal2.bench.inputs import BufferSets
-from cudal2.launch.driver import Graph, Spares
+from cudal2.launch.driver import Graph
 from cudal2.problem import Problem
 from cudal2.settings import BenchSettings
 
@@ -25,8 +25,6 @@ from cudal2.settings import BenchSettings
 _SIZING_MS = 0.5
 #: A replay longer than this is one graph several times over, so that captures do not cost more than timing.
 _GRAPH_MS = 2.0
-#: How often over an idle device is flushed: the host must have submitted a graph before the last pass ends.
-FLUSH_PASSES = 2
 #: Clocks move between sizing and timing; without it, one replay in six fell up to 2 % short.
 _SIZING_MARGIN = 1.05
 
@@ -67,7 +65,7 @@ class Stopwatch:
 
     Args:
         sets: Buffers the contestants launch on.
-        flush_bytes: What is read through L2 before every timed replay, twice where the device was idle.
+        flush_bytes: What is read through L2 before every timed replay.
 
     The flush makes every replay start from the same cold L2, and its run time hides the host's graph submission: the
     first event is never recorded on an idle device. Reading leaves no dirty lines for the kernel to write back.
@@ -79,8 +77,7 @@ class Stopwatch:
         self._stream = torch.cuda.current_stream()
         if self._stream.cuda_stream == 0:
             raise ValueError("the legacy default stream cannot be captured: make another one current")
-        self._long_flush = _flush_buffer(FLUSH_PASSES * flush_bytes, self._stream.device)
-        self._flush = self._long_flush[: max(1, flush_bytes // 4)]
+        self._flush = _flush_buffer(flush_bytes, self._stream.device)
         self._sink = torch.empty((), dtype=torch.float32, device=self._stream.device)
 
     @property
@@ -90,8 +87,7 @@ class Stopwatch:
 
     def flush(self) -> None:
         """Enqueues a pass through the L2 as fast as memory is read, which torch adds floats at, and not integers."""
-        idle = self._stream.query()
-        torch.sum(self._long_flush if idle else self._flush, dim=0, out=self._sink)
+        torch.sum(self._flush, dim=0, out=self._sink)
 
     def begin(self, enqueue: Callable[[], None]) -> Finish:
         """Puts what ``enqueue`` launches on the stream, from poisoned outputs and a cold L2, and does not wait.
@@ -151,11 +147,6 @@ class Stopwatch:
         for launch in range(launches):
             contestant.launch(launch % count, self.stream)
 
-    @property
-    def spares(self) -> Spares:
-        """Graphs that were closed, of all problems, for the next ones."""
-        return spare_graphs()
-
 
 class TimedGraph:
     """One contestant's launches, captured before they first run; arguments as for :meth:`Stopwatch.graph`.
@@ -178,9 +169,7 @@ class TimedGraph:
         """The captured launches: host work alone, and none where it is done."""
         if self._graph is None:
             stopwatch, launches = self._stopwatch, self._captured
-            # Never a spare one: an updated executable keeps the cluster size of the kernel it was made for.
-            spare = None
-            self._graph = Graph(stopwatch.stream, lambda: stopwatch.enqueue(self.contestant, launches), spare=spare)
+            self._graph = Graph(stopwatch.stream, lambda: stopwatch.enqueue(self.contestant, launches))
         return self._graph
 
     @property
@@ -219,21 +208,15 @@ class TimedGraph:
             self.launches = self._captured * self._repeats
 
     def close(self) -> None:
-        """Leaves the graph to the next one of as many launches."""
+        """Gives the graph back; no replay may be under way."""
         graph, self._graph = self._graph, None
         if graph is not None:
-            self._stopwatch.spares.give(self._captured, graph)
+            graph.destroy()
 
 
 @functools.lru_cache(maxsize=1)
 def _flush_buffer(size: int, device: torch.device) -> torch.Tensor:
     return torch.zeros(max(1, size // 4), dtype=torch.float32, device=device)
-
-
-@functools.cache
-def spare_graphs() -> Spares:
-    """Those of this process."""
-    return Spares()
 
 
 def _event() -> torch.cuda.Event:
@@ -270,7 +253,6 @@ def begin_sizing(stopwatch: GraphMaker, contestant: Contestant, likely_us: float
     """
     sizing = stopwatch.graph(contestant, launches_for(likely_us, _SIZING_MS), warm=False)
     try:
-        sizing.run_once()  # while it runs the host submits the one that is timed, however long that takes
         finish = sizing.begin()
     except BaseException:
         sizing.close()
@@ -305,12 +287,6 @@ def split_launches(launches: int, enough: int, sets: int) -> tuple[int, int]:
     if launches < 2 * captured:
         return launches, 1
     return captured, math.ceil(launches / captured)
-
-
-def coarse(launches: int) -> int:
-    """Launches rounded up, by 6 % at most: replays of candidates about as fast then have equally many (``Spares``)."""
-    step = 1 << max(0, launches.bit_length() - 5)
-    return -(-launches // step) * step
 
 
 def launches_for(time_us: float, replay_ms: float) -> int:

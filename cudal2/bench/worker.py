@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 import os
 import signal
@@ -135,20 +136,17 @@ class Worker(Closing):
         """
         with gpu_lock(self._key):
             queue = [Candidate(problem, config, built, pdl) for config, built in candidates]
-            ready_child = 0
-            ahead: int | None = None
+            ready_child, ahead = 0, None
             try:
-                for place, candidate in enumerate(queue):
+                for candidate, upcoming, third in itertools.zip_longest(queue, queue[1:], queue[2:]):
                     # Outside the candidate's deadline: every child, and every call, brings the problem up first.
                     if ready_child != self._process.starts or not self._process.running:
                         self._prepare(problem, settings, reference)
                         ready_child, ahead = self._process.starts, None
+                    job = ahead or self._process.post(jobs.measure, candidate, settings, reference, upcoming)
                     # The child goes on while the caller looks at this one's measurement.
-                    posted: list[int] = [] if ahead is None else [ahead]
-                    for at in range(place + len(posted), min(place + 2, len(queue))):
-                        arguments = (queue[at], settings, reference, queue[at + 1 : at + 3])
-                        posted.append(self._process.post(jobs.measure, *arguments))
-                    job, ahead = posted[0], posted[1] if len(posted) > 1 else None
+                    arguments = (jobs.measure, upcoming, settings, reference, third)
+                    ahead = self._process.post(*arguments) if upcoming is not None else None
                     yield self._measure(candidate, job)
             finally:
                 if ahead is not None and ready_child == self._process.starts and self._process.running:

@@ -5,7 +5,6 @@ Decides nothing about what is launched. Shares the primary context with torch, s
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any
 
@@ -14,8 +13,6 @@ from cuda.bindings import driver as cuda
 from cudal2.errors import Cudal2Error
 
 _RELAXED = cuda.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED
-#: Graphs that are kept for others, at most.
-_SPARES = 96
 
 
 class LaunchError(Cudal2Error):
@@ -141,16 +138,12 @@ class Graph:
         stream: Handle of a stream that is not the legacy default stream.
         enqueue: Launches on that stream; must neither synchronise nor allocate.
         strict: Whether the driver refuses what may synchronise or allocate, for code that is not ours.
-        spare: A graph that nobody needs any more. Where it has the same shape it is made this one, in a twentieth of
-            the time of a new one (0.25 ms for 1,000 launches on an H200, against 7); else it is destroyed.
 
     Raises:
         LaunchError: Something enqueued cannot be captured.
     """
 
-    def __init__(
-        self, stream: int, enqueue: Callable[[], None], strict: bool = False, spare: Graph | None = None
-    ) -> None:
+    def __init__(self, stream: int, enqueue: Callable[[], None], strict: bool = False) -> None:
         """Captures, instantiates and uploads."""
         # Relaxed: a library may query the device while it is captured; nothing else runs in this process.
         modes = cuda.CUstreamCaptureMode
@@ -165,9 +158,9 @@ class Graph:
             raise
         graph = check(cuda.cuStreamEndCapture(stream), "cuStreamEndCapture")
         try:
-            self._exec: Any = spare.updated(graph) if spare is not None else None
-            if self._exec is None:
-                self._exec = check(cuda.cuGraphInstantiate(graph, 0), "cuGraphInstantiate")
+            # Never cuGraphExecUpdate: a kernel launched without a cluster size keeps that of the graph before, and the
+            # last CTAs of a grid that is no multiple of it do not run (driver 580.159).
+            self._exec: Any = check(cuda.cuGraphInstantiate(graph, 0), "cuGraphInstantiate")
         finally:
             cuda.cuGraphDestroy(graph)
         check(cuda.cuGraphUpload(self._exec, stream), "cuGraphUpload")
@@ -181,44 +174,8 @@ class Graph:
         """Enqueues one replay."""
         check(cuda.cuGraphLaunch(self._exec, stream), "cuGraphLaunch")
 
-    def updated(self, graph: Any) -> Any:
-        """Its executable, made that of a captured graph and given away; ``None`` where the driver refuses.
-
-        Replays under way are not affected (CUDA driver API, ``cuGraphExecUpdate``).
-        """
-        if int(cuda.cuGraphExecUpdate(self._exec, graph)[0]):
-            self.destroy()
-            return None
-        given, self._exec = self._exec, None
-        return given
-
     def destroy(self) -> None:
         """Gives the graph back; no replay may be running."""
         if self._exec is not None:
             cuda.cuGraphExecDestroy(self._exec)
             self._exec = None
-
-
-class Spares:
-    """Graphs nobody needs any more, by their launches: making one the next candidate's is cheaper than a new one."""
-
-    def __init__(self) -> None:
-        """Starts empty."""
-        self._graphs: OrderedDict[int, Graph] = OrderedDict()
-
-    def take(self, launches: int) -> Graph | None:
-        """One of so many launches, if there is one."""
-        return self._graphs.pop(launches, None)
-
-    def give(self, launches: int, graph: Graph) -> None:
-        """Keeps a graph; of two alike one is destroyed, of too many the one kept longest."""
-        self._graphs.setdefault(launches, graph)
-        if self._graphs[launches] is not graph:
-            graph.destroy()
-        if len(self._graphs) > _SPARES:
-            self._graphs.popitem(last=False)[1].destroy()
-
-    def clear(self) -> None:
-        """Destroys all."""
-        while self._graphs:
-            self._graphs.popitem()[1].destroy()

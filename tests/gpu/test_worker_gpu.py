@@ -29,14 +29,18 @@ pytestmark = pytest.mark.gpu
 
 SETTINGS = BenchSettings(heuristic_results=8)
 SMALL = kernels.VICTIM
+#: A grid of 57 CTAs, without a cluster, and one of clusters of two that takes about as long.
+UNEVEN = Sm90WsConfig(144, 64, 64, 7, "coop", 1, 1, 1, 1, "tma", 1, "m", 1, False, 0, True)
+PAIRS = Sm90WsConfig(128, 64, 64, 8, "coop", 2, 2, 1, 1, "tma", 1, "m", 1, False)
 LARGE = Sm90WsConfig(128, 256, 64, 4, "coop", 2, 1, 2, 1, "tma", 1, "m", 8, True)
+CONFIGS = (SMALL, LARGE, UNEVEN, PAIRS)
 
 
 @pytest.fixture(scope="module")
 def built(store: BuildCache) -> dict[KernelConfig, BuiltKernel]:
-    results = kernels.build_corners(store, (SMALL, LARGE))
+    results = kernels.build_corners(store, CONFIGS)
     found = {}
-    for config in (SMALL, LARGE):
+    for config in CONFIGS:
         result = next(result for name, result in results.items() if config.build_name in name and "fp32_tn" in name)
         assert isinstance(result, BuiltKernel), result
         found[config] = result
@@ -145,3 +149,12 @@ def test_the_local_runner_end_to_end(store: BuildCache, worker: Worker, tmp_path
     shards = read_shards(tmp_path)
     assert set(shards.measurements) == set(rows)
     assert "H200" in shards.fingerprints[0].gpu and shards.fingerprints[0].sm_count == 132
+
+
+def test_a_kernel_without_a_cluster_runs_whole_behind_one_with(
+    worker: Worker, built: dict[KernelConfig, BuiltKernel]
+) -> None:
+    """Nothing of a candidate's launches may live on in the next one's: an updated graph kept the cluster size."""
+    problem = Problem(8192, 64, 4096)
+    for config in (PAIRS, UNEVEN, PAIRS, UNEVEN):
+        measure(worker, problem, config, built[config], pdl=True)
