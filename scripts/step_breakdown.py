@@ -257,9 +257,6 @@ def wrap_judge() -> None:
         (cublaslt, "bindings", "import nvmath"),
         (libraries, "bindings", "import nvmath"),
         (correctness.Checks, "__init__", "context: answers"),
-        (correctness, "zero_one", "answers: 0/1 data"),
-        (correctness, "revealing", "answers: revealing data"),
-        (correctness, "_by_rows", "answers: fp64"),
         (inputs.BufferSets, "__init__", "context: buffers"),
         (arena.DeviceArena, "check", "check: rest"),
         (arena.DeviceArena, "prepare", "prepare"),
@@ -284,7 +281,7 @@ def wrap_parent() -> None:
     SPANS.wrap(BuildCache, "lookup")
     SPANS.wrap(Worker, "_prepare", "bring the problem up")
     SPANS.wrap(IsolatedProcess, "_answer", "wait for the measuring process")
-    SPANS.wrap(IsolatedProcess, "post", "send")
+    SPANS.wrap(IsolatedProcess, "call", "send")
 
 
 def wrap_child(session: Any) -> None:
@@ -294,7 +291,6 @@ def wrap_child(session: Any) -> None:
 
     from cudal2.bench import jobs, timing
     from cudal2.bench.candidate import KernelContestant
-    from cudal2.bench.context import ProblemContext
     from cudal2.bench.correctness import Aftermath, Checks
     from cudal2.bench.device import Clocks
     from cudal2.bench.inputs import BufferSets
@@ -303,16 +299,14 @@ def wrap_child(session: Any) -> None:
         (jobs.GpuSession, "measure", "everything else"),
         (jobs.GpuSession, "kernel", "load: cubin"),
         (jobs.GpuSession, "_look_ahead", "look ahead"),
-        (Checks, "begin", "check: launches"),
-        (Checks, "_at_a_glance", "check: compare"),
-        (Checks, "_result", "check: wait"),
-        (ProblemContext, "encode_ahead", "look ahead: maps"),
+        (Checks, "run", "check: launches"),
+        (Checks, "_at_a_glance", "check: compare, wait"),
         (KernelContestant, "__init__", "bind: structs, maps"),
         (timing.Stopwatch, "probe_us", "probe"),
         (timing.Stopwatch, "begin", "replay: enqueue"),
         (timing.Stopwatch, "enqueue", "graph: capture launches"),
         (timing.Graph, "__init__", "graph: rest"),
-        (timing.TimedGraph, "close", "graph: leave"),
+        (timing.TimedGraph, "close", "graph: destroy"),
         (timing.TimedGraph, "run_once", "replay: launch graph"),
         (BufferSets, "poison", "replay: poison"),
         (timing.Stopwatch, "flush", "replay: flush"),
@@ -331,8 +325,6 @@ def wrap_child(session: Any) -> None:
         (cuda, "cuGraphInstantiate", "graph: instantiate"),
         (cuda, "cuGraphDestroy", "graph: destroy captured"),
         (cuda, "cuGraphUpload", "graph: upload"),
-        (cuda, "cuGraphExecUpdate", "graph: update"),
-        (cuda, "cuGraphExecDestroy", "graph: destroy"),
     ):
         SPANS.wrap(owner, name, label)
     SPANS.clear()

@@ -171,7 +171,7 @@ class HostBoundStopwatch:
             self.open -= 1
 
         return SimpleNamespace(
-            captured=launches, launches=launches * repeats, begin=lambda: lambda: self.device_us, close=close
+            captured=launches, launches=launches * repeats, time_us=lambda: self.device_us, close=close
         )
 
 

@@ -20,15 +20,7 @@ import torch
 from cudal2.bench.context import ProblemContext
 from cudal2.bench.correctness import Aftermath, CheckResult
 from cudal2.bench.device import Clocks, DeviceInfo, describe
-from cudal2.bench.timing import (
-    TimedGraph,
-    begin_sizing,
-    interleave,
-    keep_busy,
-    replay_launches,
-    soak_s,
-    too_fast,
-)
+from cudal2.bench.timing import TimedGraph, interleave, keep_busy, sized_launches, soak_s, too_fast
 from cudal2.build.artifact import BuiltKernel
 from cudal2.errors import EnvironmentProblemError
 from cudal2.launch.driver import LaunchError, context_fault, ensure_context
@@ -42,8 +34,6 @@ from cudal2.space.config import KernelConfig
 _CONTEXT_SHARE = 0.4
 #: As many as a bank of kernels for all shapes holds.
 _KERNELS_KEPT = 512
-#: Times its floor that a candidate of a search is taken to need before anything of it is timed.
-_LIKELY_FLOORS = 2.0
 #: The oldest clocks that a search step may carry; clocks, power and temperature change more slowly.
 _CLOCKS_AGE_S = 0.2
 
@@ -173,19 +163,16 @@ class GpuSession:
         started = time.perf_counter()
         context = self.context(candidate.problem, settings)
         kernel = self.kernel(candidate.built, candidate.config)
-        checking = context.begin_check(kernel, candidate.config, candidate.pdl)
-        contestant = context.candidate(kernel, candidate.config, candidate.pdl)
-        # Behind the check, which the host waits for only then; who is wrong has run a little longer.
-        sizing = begin_sizing(context.stopwatch, contestant, _LIKELY_FLOORS * context.floor_us)
-        launch_us, checked = sizing(), checking()
+        checked = context.check(kernel, candidate.config, candidate.pdl)
         if checked.stray:
             self._forget(context)  # it may have written anywhere: the answers are no longer to be trusted
         if not checked.ok:
             return candidate.row(
                 Status.CORRECTNESS, checked.reason, max_error=checked.max_error, bench_s=time.perf_counter() - started
             )
+        contestant = context.candidate(kernel, candidate.config, candidate.pdl)
         # The check has run the kernel, and the middle one of the replays counts: no run of the graph is given away.
-        launches, repeats = replay_launches(launch_us, settings.replay_ms, context.sets.count)
+        launches, repeats = sized_launches(context.stopwatch, contestant, settings.replay_ms)
         graph = TimedGraph(context.stopwatch, contestant, launches, repeats)
         try:
             times, after = self._replay(context, graph, candidate, reference, upcoming)
@@ -217,29 +204,24 @@ class GpuSession:
         settings = context.settings
         rng = random.Random(f"{settings.seed} {candidate.problem} {candidate.config.name}")
         used = graph.sets_used
-        looked: list[Aftermath] = []
+        aftermath = Aftermath(context.sets, used, rng.randrange(used), rng.randrange(2**31))
 
         def meanwhile() -> None:
-            looked.append(Aftermath(context.sets, used, rng.randrange(used), rng.randrange(2**31)))
-            looked[0].look()
+            aftermath.look()
             self.clocks.recent(_CLOCKS_AGE_S)
-            self._look_ahead(context, upcoming)
+            self._look_ahead(upcoming)
 
         timed = [graph, *([context.reference().graph] if reference else [])]
         keep_busy(timed, soak_s(candidate.problem, settings))
         times = interleave(timed, settings.replays, rng, first=len(timed) - 1, last=0, meanwhile=meanwhile)
-        return times, looked[0].result()
+        return times, aftermath.result()
 
-    def _look_ahead(self, context: ProblemContext, upcoming: Candidate | None) -> None:
-        """What the next step would wait for: earlier graphs are given back, its maps are encoded and its cubin loaded.
-
-        Loading comes last: it waits for all that the device has to do.
-        """
+    def _look_ahead(self, upcoming: Candidate | None) -> None:
+        """What the next step would wait for: earlier graphs are given back, its cubin is loaded."""
         while self._spent:
             self._spent.pop().close()
         if upcoming is not None:
             with contextlib.suppress(LaunchError, OSError):  # it says why when it is its turn
-                context.encode_ahead(upcoming.built, upcoming.config)
                 self.kernel(upcoming.built, upcoming.config)
 
     def _new_context(self, problem: Problem, settings: BenchSettings, replay_ms: float) -> ProblemContext:

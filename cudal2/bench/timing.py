@@ -78,7 +78,7 @@ class Stopwatch:
         if self._stream.cuda_stream == 0:
             raise ValueError("the legacy default stream cannot be captured: make another one current")
         self._flush = _flush_buffer(flush_bytes, self._stream.device)
-        self._sink = torch.empty((), dtype=torch.float32, device=self._stream.device)
+        self._sink = torch.empty((), dtype=torch.int64, device=self._stream.device)
 
     @property
     def stream(self) -> int:
@@ -86,7 +86,7 @@ class Stopwatch:
         return int(self._stream.cuda_stream)
 
     def flush(self) -> None:
-        """Enqueues a pass through the L2 as fast as memory is read, which torch adds floats at, and not integers."""
+        """Enqueues a pass through the L2."""
         torch.sum(self._flush, dim=0, out=self._sink)
 
     def begin(self, enqueue: Callable[[], None]) -> Finish:
@@ -160,7 +160,6 @@ class TimedGraph:
         """Captures nothing yet."""
         self.contestant = contestant
         self.launches = launches * repeats
-        self._captured = launches
         self._repeats = repeats
         self._stopwatch = stopwatch
         self._graph: Graph | None = None
@@ -168,7 +167,7 @@ class TimedGraph:
     def capture(self) -> Graph:
         """The captured launches: host work alone, and none where it is done."""
         if self._graph is None:
-            stopwatch, launches = self._stopwatch, self._captured
+            stopwatch, launches = self._stopwatch, self.launches // self._repeats
             self._graph = Graph(stopwatch.stream, lambda: stopwatch.enqueue(self.contestant, launches))
         return self._graph
 
@@ -204,19 +203,19 @@ class TimedGraph:
         """
         once_ms = self._stopwatch.time_ms(self.run_once)
         if self._repeats > 1:
+            captured = self.launches // self._repeats
             self._repeats = max(self._repeats, math.ceil(_SIZING_MARGIN * replay_ms / once_ms))
-            self.launches = self._captured * self._repeats
+            self.launches = captured * self._repeats
 
     def close(self) -> None:
         """Gives the graph back; no replay may be under way."""
-        graph, self._graph = self._graph, None
-        if graph is not None:
-            graph.destroy()
+        if self._graph is not None:
+            self._graph.destroy()
 
 
 @functools.lru_cache(maxsize=1)
 def _flush_buffer(size: int, device: torch.device) -> torch.Tensor:
-    return torch.zeros(max(1, size // 4), dtype=torch.float32, device=device)
+    return torch.zeros(max(1, size // 4), dtype=torch.int32, device=device)
 
 
 def _event() -> torch.cuda.Event:
@@ -239,38 +238,21 @@ class GraphMaker(Protocol):
 
 def sized_graph(stopwatch: GraphMaker, contestant: Contestant, replay_ms: float) -> TimedGraph:
     """A graph whose replay lasts at least ``replay_ms``, run once untimed."""
-    time_us = begin_sizing(stopwatch, contestant, stopwatch.probe_us(contestant))()
-    return stopwatch.graph(contestant, *replay_launches(time_us, replay_ms, stopwatch.sets.count))
+    return stopwatch.graph(contestant, *sized_launches(stopwatch, contestant, replay_ms))
 
 
-def begin_sizing(stopwatch: GraphMaker, contestant: Contestant, likely_us: float) -> Finish:
-    """Enqueues a short graph that tells the time of a launch: by itself, a small kernel looks several times as slow.
+def sized_launches(stopwatch: GraphMaker, contestant: Contestant, replay_ms: float) -> tuple[int, int]:
+    """Launches to capture and how often to run them, for a replay of at least ``replay_ms``.
 
-    Args:
-        stopwatch: Captures and times.
-        contestant: What is launched; it must have been before.
-        likely_us: About what a launch takes, for the length of the graph.
+    A short graph tells the time first: launched by itself, a small kernel looks several times as slow.
     """
-    sizing = stopwatch.graph(contestant, launches_for(likely_us, _SIZING_MS), warm=False)
+    sizing = stopwatch.graph(contestant, launches_for(stopwatch.probe_us(contestant), _SIZING_MS), warm=False)
     try:
-        finish = sizing.begin()
-    except BaseException:
+        time_us = sizing.time_us()
+    finally:
         sizing.close()
-        raise
-
-    def time_us() -> float:
-        try:
-            return finish()
-        finally:
-            sizing.close()
-
-    return time_us
-
-
-def replay_launches(time_us: float, replay_ms: float, sets: int) -> tuple[int, int]:
-    """Launches to capture and how often to run them, for a replay of at least ``replay_ms`` over so many sets."""
     launches = launches_for(time_us, _SIZING_MARGIN * replay_ms)
-    return split_launches(launches, launches_for(time_us, _GRAPH_MS), sets)
+    return split_launches(launches, launches_for(time_us, _GRAPH_MS), stopwatch.sets.count)
 
 
 def split_launches(launches: int, enough: int, sets: int) -> tuple[int, int]:

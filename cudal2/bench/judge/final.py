@@ -17,7 +17,6 @@ from typing import Any, Protocol, runtime_checkable
 
 from cudal2.bench.correctness import CheckResult
 from cudal2.bench.rounds import RoundLimits, run_rounds
-from cudal2.bench.timing import Finish
 from cudal2.build.artifact import BuiltKernel
 from cudal2.errors import first_line
 from cudal2.problem import Problem
@@ -71,8 +70,8 @@ class Prepared(Protocol):
     def launches(self) -> int:
         """Launches per replay."""
 
-    def begin(self) -> Finish:
-        """Begins one replay; what it returns waits for the microseconds per launch."""
+    def time_us(self) -> float:
+        """Microseconds per launch of one replay."""
 
     def warm_up(self) -> None:
         """Runs some launches whose time does not count, a whole replay's at most; may lengthen the replays to come."""
@@ -170,9 +169,7 @@ def contest(entrants: Sequence[Entrant], arena: Arena, limits: RoundLimits) -> C
             if admitted is not None:
                 prepared[entrant.label] = admitted
         if prepared:
-            # A process of its own must find the device idle, and leave it so.
-            alone = any(isinstance(entrant.call, Visitor) for entrant in entrants)
-            timed = {label: functools.partial(_begin, one, alone) for label, one in prepared.items()}
+            timed = {label: launches.time_us for label, launches in prepared.items()}
             warmup = {label: functools.partial(_warm_up, one, limits.warmup_s > 0) for label, one in prepared.items()}
             held.times, held.clocks = run_rounds(timed, limits, arena.clocks, warmup=warmup)
         for label, launches in prepared.items():
@@ -229,16 +226,7 @@ def _warm_up(launches: Prepared, heat: bool) -> None:
     """Where nothing is to be heated, whole replays before those that count would only take time."""
     launches.warm_up()
     if heat:
-        launches.begin()()
-
-
-def _begin(launches: Prepared, alone: bool) -> Finish:
-    """A replay under way, or over where nothing else may run beside it."""
-    finish = launches.begin()
-    if not alone:
-        return finish
-    time_us = finish()
-    return lambda: time_us
+        launches.time_us()
 
 
 def _inspect(label: str, launches: Prepared, arena: Arena, held: Contest) -> None:
