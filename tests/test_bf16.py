@@ -162,7 +162,7 @@ def test_table_transfer_takes_it_to_the_other_type(tmp_path: Path, capsys: pytes
     assert main(["table", "transfer", source, "--dtype", "bf16", "--out", made]) == 0
     assert KernelTable.load(made).header.kind == "sm90_132sm_141gb_bf16_tn"
     assert main(["table", "transfer", source, "--dtype", "fp16", "--out", made]) == 2
-    assert "is for tn and fp16 already" in capsys.readouterr().err
+    assert "is for fp32, tn and fp16 already" in capsys.readouterr().err
 
 
 def test_render_says_the_type_and_names_the_kernel_by_it(capsys: pytest.CaptureFixture[str]) -> None:

@@ -29,7 +29,7 @@ def recording(request: pytest.FixtureRequest) -> Recording:
 
 
 def test_all_of_it_is_small() -> None:
-    assert sum(path.stat().st_size for path in data_dir().rglob("*") if path.is_file()) <= 8e6
+    assert sum(path.stat().st_size for path in data_dir().rglob("*") if path.is_file()) <= 1e7
 
 
 def test_the_replayed_recording_has_enough_shapes_spread_evenly_in_work() -> None:
@@ -69,7 +69,7 @@ def test_finals_compare_with_every_library_in_both_columns() -> None:
         assert len({len(row.times_us) for row in final.rows if row.ok}) == 1
 
 
-#: What the sweeps of the grid and of sizes that TMA cannot read left, best of each shape; other searched rows are older.
+#: What the sweeps of the grid and of odd sizes left, the best of each shape; other searched rows are of older kernels.
 SWEPT = sorted((data_dir() / "searched").glob("h200_*_swept_fp32_tn.parquet"))
 
 
