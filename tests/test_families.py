@@ -327,6 +327,12 @@ def test_a_neighbour_of_the_family_copies_as_wide_as_the_shape_s_rows_allow(k: i
     assert not SearchSpace(family="sm80_mma").explain(found.config, Problem(210, 300, k))
 
 
+def test_a_neighbour_with_wider_rows_says_nothing_of_narrower_ones() -> None:
+    table = KernelTable(Header.from_fingerprint(FINGERPRINT, "fp32", "tn"), [mma_entry("200_300_404")])
+    assert table.best(210, 300, 412) is not None
+    assert table.best(210, 300, 402) is None and table.best(210, 300, 401) is None
+
+
 def test_tables_of_two_families_merge_without_a_warning_and_keep_both_versions(caplog) -> None:
     ours, theirs = (
         KernelTable(Header.from_fingerprint(replace(FINGERPRINT, generator_version=version), "fp32", "tn"), [entry])

@@ -71,6 +71,7 @@ def test_finals_compare_with_every_library_in_both_columns() -> None:
 
 #: What the sweeps of the grid and of odd sizes left, the best of each shape; other searched rows are of older kernels.
 SWEPT = sorted((data_dir() / "searched").glob("h200_*_swept_fp32_tn.parquet"))
+PROPOSED = data_dir() / "searched" / "h200_sm90_proposed_fp32_tn.parquet"
 
 
 def made_for_hopper(acc: Acc, layout: Layout) -> KernelTable:
@@ -80,7 +81,7 @@ def made_for_hopper(acc: Acc, layout: Layout) -> KernelTable:
         return made_for_hopper(acc, "tn").for_layout("nn")
     made = KernelTable.from_measurements(finals.measurements, finals.fingerprint, acc, layout)
     if (acc, layout) == ("fp32", "tn"):
-        for records in map(read_records, SWEPT):
+        for records in map(read_records, [*SWEPT, PROPOSED]):
             made = made.merge(KernelTable.from_measurements(records.measurements, records.fingerprint))
     return made
 

@@ -376,11 +376,21 @@ def test_merging_keeps_the_better_entry_of_each_shape(table):
 
 
 def test_merging_prefers_evidence_and_leaves_ties_with_the_incumbent(table):
-    final = KernelTable(HEADER, [entry("64_64_64", LARGE, 4.5, evidence="final")])
+    final = KernelTable(HEADER, [entry("64_64_64", LARGE, 4.5, 5.6, evidence="final")])
     assert table.merge(final).lookup(64, 64, 64).config == LARGE
     assert final.merge(table).lookup(64, 64, 64).config == LARGE
     near = KernelTable(HEADER, [entry("64_64_64", LARGE, 3.99)])
     assert table.merge(near).lookup(64, 64, 64).config == SMALL
+
+
+def test_what_a_search_timed_beside_the_reference_overtakes_a_final_by_a_clear_margin_alone():
+    judged = KernelTable(HEADER, [entry("64_64_64", SMALL, 4.0, 4.4, "final"), lost("512_512_512", evidence="final")])
+    for median_us, ref_us, overtakes in ((4.0, 4.48, False), (5.0, 5.65, True), (3.0, None, False)):
+        found = KernelTable(HEADER, [entry("64_64_64", SPLIT, median_us, ref_us)])
+        for merged in (judged.merge(found), found.merge(judged)):
+            assert merged.lookup(64, 64, 64).evidence == ("searched" if overtakes else "final")
+    found = KernelTable(HEADER, [entry("512_512_512", SPLIT, 3.0, 3.2)])
+    assert judged.merge(found).lookup(512, 512, 512).config == SPLIT
 
 
 def test_merging_tables_of_two_devices_is_refused_and_of_two_drivers_warned_about(table, caplog):

@@ -18,6 +18,7 @@ from cudal2.arch import SM90, arch_of
 from cudal2.atomic import write_atomically
 from cudal2.errors import Cudal2Error, TableError
 from cudal2.problem import Acc, Dtype, Layout, Problem, require_accumulator
+from cudal2.records.finals import run_spread
 from cudal2.records.fingerprint import Fingerprint
 from cudal2.records.measurement import Measurement, Mode
 from cudal2.space.config import KernelConfig
@@ -156,6 +157,9 @@ class KernelTable:
 
     def merge(self, other: KernelTable) -> KernelTable:
         """The better entry of each shape: more evidence first, then a time that is lower by more than noise.
+
+        What a search timed beside cuBLASLt-AutoTuning overtakes a final where its speed-up is higher by more than twice
+        what complete finals of a shape differ.
 
         Raises:
             TableError: The other table is for another device, accumulator, layout or type.
@@ -352,12 +356,25 @@ class KernelTable:
 
 
 def _better(mine: Entry, theirs: Entry) -> Entry:
+    if {mine.evidence, theirs.evidence} == {"final", "searched"}:
+        final, searched = (mine, theirs) if mine.evidence == "final" else (theirs, mine)
+        return searched if _overtakes(searched, final) else final
     mine_rank, theirs_rank = EVIDENCE.index(mine.evidence), EVIDENCE.index(theirs.evidence)
     if mine_rank != theirs_rank:
         return mine if mine_rank > theirs_rank else theirs
     if mine.median_us is None or theirs.median_us is None:
         return theirs if mine.median_us is None else mine
     return theirs if theirs.median_us < mine.median_us * (1.0 - NOISE_FLOOR) else mine
+
+
+def _overtakes(searched: Entry, final: Entry) -> bool:
+    """Whether a search found a faster kernel, each beside its own reference, by more than both may be off.
+
+    Either may be off by what two complete finals of the shape differ.
+    """
+    if not searched.speedup or not final.speedup or searched.config is None:
+        return False
+    return searched.speedup > final.speedup * (1.0 + 2.0 * run_spread(Problem(final.m, final.n, final.k)))
 
 
 def _checksum(header: Header, entries: tuple[Entry, ...]) -> str:

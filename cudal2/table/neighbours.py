@@ -26,7 +26,7 @@ def neighbours(
 
     Kernels are ordered by distance and by what they would lose here that they did not lose there. Whether a library
     serves the shape is for the nearest entry to say. Shapes whose rows TMA cannot read are neighbours of one another
-    alone: other kernels and other library routines run there.
+    alone, and none of one with narrower rows: other kernels and other library routines run there.
 
     Args:
         entries: Those of the table.
@@ -38,7 +38,7 @@ def neighbours(
     for entry in entries:
         if _within_reach(entry, problem):
             there = header.problem(entry.m, entry.n, entry.k)
-            if tma_reads(there) == tma_reads(problem):
+            if _alike(there, problem):
                 near.append((_distance(there, problem), entry))
     near.sort(key=lambda item: item[0])
     if near and near[0][1].config is None:
@@ -57,6 +57,11 @@ def neighbours(
 def tma_reads(problem: Problem) -> bool:
     """Whether tensor maps can describe A and B."""
     return problem.alignment_bytes == TMA_ROW_BYTES
+
+
+def _alike(there: Problem, problem: Problem) -> bool:
+    """Narrower copies cost our kernels more than the library: what wins with 8 bytes a copy loses with 4 or 2."""
+    return tma_reads(there) == tma_reads(problem) and there.alignment_bytes <= problem.alignment_bytes
 
 
 def _within_reach(entry: Entry, problem: Problem) -> bool:
