@@ -69,7 +69,7 @@ def test_finals_compare_with_every_library_in_both_columns() -> None:
         assert len({len(row.times_us) for row in final.rows if row.ok}) == 1
 
 
-#: What the sweeps of the grid and of odd sizes left, the best of each shape; other searched rows are of older kernels.
+#: What sweeps of the grid and of odd sizes left, the best of each shape; other searched rows but PROPOSED are older.
 SWEPT = sorted((data_dir() / "searched").glob("h200_*_swept_fp32_tn.parquet"))
 PROPOSED = data_dir() / "searched" / "h200_sm90_proposed_fp32_tn.parquet"
 
