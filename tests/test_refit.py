@@ -94,3 +94,14 @@ def test_what_a_neighbour_costs_is_read_out_of_the_shape_s_own_records() -> None
     found = script.regrets(behind, header, [one, other])
     assert found == {one: pytest.approx(math.expm1(0.2)), other: pytest.approx(math.expm1(0.1))}
     assert script.regrets({one: {deep: 0.0}, alone: {wide: 0.0}}, header, [one]) == {one: None}
+
+
+def test_a_tile_that_hardly_covers_the_shape_gives_way_on_the_side_that_is_free() -> None:
+    swapped = replace(SPLIT, swap_ab=True, split_k=1)
+    found = moved(swapped, "64_16384_1024", "72_16384_1024")
+    assert found is not None and (found.tile_m, found.tile_n) == (80, 64)
+    assert moved(swapped, "64_16384_1024", "128_16384_1024").tile_m == 64
+    assert moved(swapped, "64_4096_1024", "72_4096_1024").tile_m == 64  # one wave either way
+    # wgmma's own side is of 64 rows: the other one gives way alone.
+    assert moved(replace(SPLIT, split_k=1), "64_16384_1024", "72_16384_1024").tile_m == 64
+    assert moved(replace(SPLIT, split_k=1), "16384_64_1024", "16384_88_1024").tile_n in (48, 96)

@@ -14,7 +14,7 @@ from cudal2.cli.main import main
 from cudal2.errors import EnvironmentProblemError, TableError
 from cudal2.problem import Problem
 from cudal2.records.measurement import Measurement, Status
-from cudal2.space.config import Sm90WsConfig
+from cudal2.space.config import Sm90SmallConfig, Sm90WsConfig
 from cudal2.space.space import SearchSpace
 from cudal2.table import Device, Entry, Header, KernelTable
 
@@ -261,10 +261,11 @@ def test_a_shape_far_from_all_others_gets_nothing(table):
 
 
 def test_a_kernel_whose_tiles_fall_into_whole_waves_here_beats_a_nearer_one_whose_do_not():
-    # 10 x 16 tiles of 128 x 256 are one wave of 132 and 28 more; of 64 x 64 they are ten waves but for ten.
-    table = KernelTable(HEADER, [entry("1024_4096_1024", LARGE), entry("2048_4096_1024", SMALL)])
-    assert table.best(1280, 4096, 1024).mnk == "2048_4096_1024"
-    assert table.best(1000, 4096, 1024).mnk == "1024_4096_1024"
+    # 17 x 8 tiles of 128 x 128 are one wave of 132 and 4 more; 33 x 16 of 64 x 64 are four waves.
+    square = Sm90SmallConfig(128, 128, 64, 2, "wgmma", 8, 1)
+    table = KernelTable(HEADER, [entry("2048_1024_512", square), entry("4096_1024_512", SMALL)])
+    assert table.best(2100, 1024, 512).mnk == "4096_1024_512"
+    assert table.best(2000, 1024, 512).mnk == "2048_1024_512"
 
 
 def test_whether_a_library_serves_is_for_the_nearest_entry_to_say():
@@ -284,9 +285,9 @@ def test_a_neighbour_that_is_illegal_here_is_passed_over():
 def test_a_neighbour_keeps_its_cubin_with_run_time_axes_that_fit():
     table = KernelTable(HEADER, [entry("4096_4096_1024", WAVES)])
     assert table.best(4096, 4096, 1024).config == WAVES
-    fitted = table.best(1024, 1024, 1024)
-    assert fitted.config == LARGE
-    assert SearchSpace().explain(fitted.config, Problem(1024, 1024, 1024)) == []
+    fitted = table.best(2048, 2048, 1024)
+    assert fitted.config == dataclasses.replace(WAVES, persistent=False)
+    assert SearchSpace().explain(fitted.config, Problem(2048, 2048, 1024)) == []
 
 
 def test_a_persistent_neighbour_may_have_more_stages_than_this_shape_has_k_tiles():

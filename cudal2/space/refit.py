@@ -14,13 +14,16 @@ from cudal2.space.config import KernelConfig, Sm80MmaConfig, Sm90WsConfig
 from cudal2.space.rule import ceil_div, share_k_tiles
 from cudal2.space.space import SearchSpace
 
+#: Logarithm of more waste from which the tile gives way, and what a factor between its sides is worth of it.
+RETILE_FROM, RETILE_COST = 0.1, 0.2
+
 
 def refit(config: KernelConfig, source: Problem, problem: Problem, space: SearchSpace) -> KernelConfig | None:
     """The configuration as suits ``problem``, if anything like it is legal there; on its own shape it stays as it is.
 
-    A split of K keeps the number of CTAs, a ring that was as deep as could be is so again, a prefetch of all that a CTA
-    had stays one. The run-time axes go, where they must, from their own value down to their first: smaller groups,
-    plainer orders.
+    A tile that wastes more than it did there gives way on one side, a split of K keeps the number of CTAs, a ring that
+    was as deep as could be is so again, a prefetch of all that a CTA had stays one. The run-time axes go, where they
+    must, from their own value down to their first: smaller groups, plainer orders.
 
     Args:
         config: Legal on ``source``.
@@ -76,15 +79,37 @@ def resplit(config: KernelConfig, source: Problem, problem: Problem, space: Sear
     return sorted(values, key=lambda other: (abs(math.log(tiles * other) - wanted), other))
 
 
+def retiled(config: KernelConfig, source: Problem, problem: Problem, space: SearchSpace) -> KernelConfig:
+    """With the side of its tile that wgmma leaves free fitted to the shape, where the tile as it is wastes more here.
+
+    72 rows by tiles of 64 cost twice what 64 do; by tiles of 80 little more.
+    """
+    if not isinstance(config, Sm90WsConfig) or source == problem:
+        return config
+    if log_waste(config, problem, space.arch) - log_waste(config, source, space.arch) < RETILE_FROM:
+        return config
+    side = "tile_m" if config.swap_ab else "tile_n"
+    before: int = getattr(config, side)
+    values = next(axis.values for axis in space.axes if axis.name == side)
+
+    def cost(value: int) -> float:
+        waste = log_waste(with_axes(config, **{side: value}), problem, space.arch)
+        return waste + RETILE_COST * abs(math.log(value / before))
+
+    return with_axes(config, **{side: min((value for value in values if value <= 2 * before), key=cost)})
+
+
 def _kernels(config: KernelConfig, source: Problem, problem: Problem, space: SearchSpace) -> Iterator[KernelConfig]:
     """The kernels to try, most alike first."""
     axes = {axis.name: axis.values for axis in space.axes}
     deeper = (replace(config, stages=depth) for depth in axes["stages"] if depth > config.stages)
     full = not space.explain(config, source) and all(space.explain(ring, source) for ring in deeper)
     depths = [depth for depth in axes["stages"] if full or depth <= config.stages]
-    for split in resplit(config, source, problem, space):
-        for depth in sorted(depths, reverse=True):
-            yield with_axes(suited(config, problem), stages=depth, **({"split_k": split} if "split_k" in axes else {}))
+    for tile in dict.fromkeys((retiled(config, source, problem, space), config)):
+        for split in resplit(tile, source, problem, space):
+            for depth in sorted(depths, reverse=True):
+                changed = {"stages": depth, **({"split_k": split} if "split_k" in axes else {})}
+                yield with_axes(suited(tile, problem), **changed)
 
 
 def _launched(config: KernelConfig, source: Problem, problem: Problem, space: SearchSpace) -> KernelConfig | None:

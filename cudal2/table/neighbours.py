@@ -7,14 +7,14 @@ from collections.abc import Callable, Iterable
 
 from cudal2.problem import Problem
 from cudal2.space.config import KernelConfig
-from cudal2.space.refit import log_waste, resplit, with_axes
+from cudal2.space.refit import RETILE_COST, log_waste, resplit, retiled, with_axes
 from cudal2.space.space import SearchSpace
 from cudal2.table.entry import Entry, Header
 
 #: A neighbour may differ by this factor in each size; beyond it nothing measured speaks for the shape.
 NEAREST_FACTOR = 4.0
 #: A doubling of all distances is worth this much logarithm of time lost to waves and tiles that are not whole.
-DISTANCE_COST = 0.2
+DISTANCE_COST = 0.4
 #: Rows of a matrix that a tensor map can describe start on multiples of it (CUDA driver API, cuTensorMapEncodeTiled).
 TMA_ROW_BYTES = 16
 
@@ -76,7 +76,8 @@ def _distance(one: Problem, other: Problem) -> float:
 
 def _more_waste(config: KernelConfig, source: Problem, problem: Problem, space: SearchSpace) -> float:
     """What it loses to waves and tiles that are not whole, beyond what it lost where it was chosen."""
-    moved = config
-    if hasattr(config, "split_k"):
-        moved = with_axes(config, split_k=resplit(config, source, problem, space)[0])
-    return max(0.0, log_waste(moved, problem, space.arch) - log_waste(config, source, space.arch))
+    moved = tile = retiled(config, source, problem, space)
+    if hasattr(tile, "split_k"):
+        moved = with_axes(tile, split_k=resplit(tile, source, problem, space)[0])
+    changed = RETILE_COST * abs(math.log(tile.tile_m * tile.tile_n / (config.tile_m * config.tile_n)))
+    return changed + max(0.0, log_waste(moved, problem, space.arch) - log_waste(config, source, space.arch))
