@@ -110,10 +110,18 @@ def _entry(best: Measurement, rows: Sequence[Measurement], ref_us: float | None,
 
 
 def winner(rows: Sequence[Measurement], incumbent: KernelConfig | None = None) -> Measurement:
-    """The fastest of passed rows; among those within its noise the incumbent, else the smallest kernel."""
-    fastest = min(rows, key=lambda row: (row.median_us, _size(row)))
-    limit_us = fastest.median_us * (1.0 + noise(fastest))
-    ties = [row for row in rows if row.median_us <= limit_us]
+    """The fastest of passed rows; among those within its noise the incumbent, else the smallest kernel.
+
+    Where every row has its reference, the ratio to it counts: clocks drift from row to row, and both drift alike.
+    """
+    paired = all(row.speedup for row in rows)
+
+    def cost(row: Measurement) -> float:
+        return 1.0 / row.speedup if paired and row.speedup else row.median_us
+
+    fastest = min(rows, key=lambda row: (cost(row), _size(row)))
+    limit = cost(fastest) * (1.0 + noise(fastest))
+    ties = [row for row in rows if cost(row) <= limit]
     return min(ties, key=lambda row: (row.config != incumbent, _size(row)))
 
 
@@ -123,10 +131,11 @@ def noise(row: Measurement) -> float:
     return max(NOISE_FLOOR, deviation_us / row.median_us)
 
 
-def _size(row: Measurement) -> tuple[int, int, int, str]:
-    """Shared memory, threads, cluster: what a kernel takes from its neighbours; the name settles the rest."""
+def _size(row: Measurement) -> tuple[bool, int, int, int, str]:
+    """What a kernel takes from its neighbours: C in L2, shared memory, threads, SMs; the name settles the rest."""
     config = row.config
     if config is None:
-        return 0, 0, 0, row.contestant
+        return False, 0, 0, 0, row.contestant
     geometry = family_of(config).geometry
-    return geometry.smem_bytes(config), geometry.threads(config), geometry.cluster_size(config), config.name
+    evicts = getattr(config, "store_hint", "normal") != "normal"
+    return evicts, geometry.smem_bytes(config), geometry.threads(config), geometry.cluster_size(config), config.name
