@@ -310,6 +310,20 @@ def test_the_lowest_median_wins():
     assert (best.config, best.median_us, best.runner_up_us, best.evidence) == (SMALL, 4.0, 5.0, "searched")
 
 
+def test_where_every_row_has_its_reference_the_ratio_decides():
+    """Rows far apart in time: by the clocks of the second the first would have won."""
+    rows = [row("512_512_512", SMALL, [11.0] * 3, [12.1] * 3), row("512_512_512", LARGE, [10.0] * 3, [10.2] * 3)]
+    assert chosen(rows).config == SMALL
+    alone = [rows[0], dataclasses.replace(rows[1], ref_times_us=())]
+    assert chosen(alone).config == LARGE
+
+
+def test_of_equals_the_kernel_that_leaves_c_in_l2_is_chosen():
+    hinted = dataclasses.replace(LARGE, store_hint="evict_first")
+    for times_us, config in (([9.98] * 3, LARGE), ([9.5] * 3, hinted)):
+        assert chosen([row("512_512_512", LARGE, [10.0] * 3), row("512_512_512", hinted, times_us)]).config == config
+
+
 def test_a_tie_goes_to_the_incumbent_then_to_the_smaller_kernel():
     rows = [row("512_512_512", SMALL, [4.01]), row("512_512_512", LARGE, [4.0])]
     assert chosen(rows).config == SMALL
