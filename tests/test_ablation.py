@@ -8,7 +8,7 @@ import pytest
 
 from cudal2.errors import UsageError
 from cudal2.problem import Problem
-from cudal2.records.recording import bundled_recording
+from cudal2.records.recording import bundled_recording, read_records
 from cudal2.space.config import Sm80MmaConfig, Sm90SmallConfig, Sm90WsConfig
 from cudal2.space.families import FAMILIES
 
@@ -26,6 +26,25 @@ def test_the_page_holds_the_table_of_the_shipped_recording():
     path = bundled_recording()
     page = (ROOT / "kernels" / "README.md").read_text()
     assert ablation.table(ablation.relative_times(path), path) in page
+
+
+def test_what_the_newest_axes_are_worth_is_what_was_recorded():
+    """The written table: best without and with the value, how much slower, and cuBLASLt beside the best with."""
+    rows = read_records(ROOT / "cudal2" / "data" / "searched" / "h200_sm90_new_axes_fp32_tn.parquet").measurements
+    page = (ROOT / "kernels" / "README.md").read_text()
+    lines = page[page.index("| without | shape | best without |") :].split("\n\n")[0].splitlines()[2:]
+    assert len(lines) == 9
+    axis, value = "", ""
+    for line in lines:
+        name, mnk, *figures = (cell.strip() for cell in line.strip("|").split("|"))
+        axis, value = name.replace("`", "").split() if name else (axis, value)
+        times = {True: [], False: []}
+        for row in rows:
+            if row.problem.mnk == mnk and row.ok:
+                times[getattr(row.config, axis) == value].append((row.median_us, row.median_us * row.speedup))
+        (without_us, _), (with_us, theirs_us) = min(times[False]), min(times[True])
+        slower = f"{100 * (without_us / with_us - 1):.1f} %"
+        assert figures == [f"{without_us:.2f}", f"{with_us:.2f}", slower, f"{theirs_us:.2f}"], line
 
 
 def test_records_of_several_families_are_read_one_family_at_a_time():

@@ -51,9 +51,9 @@ def hgemm(
 ) -> torch.Tensor:
     """Multiplies two matrices by the fastest kernel known for their shape, on the current stream.
 
-    Never synchronises, and can be captured in a CUDA graph once the kernel is loaded (:func:`warmup`). Differentiable, and
-    traceable by ``torch.compile``. Allocates nothing but the result; and a workspace, 32 MiB at most, where the kernel
-    splits K through one: at the first call on a stream, and in every call that a graph captures.
+    Never synchronises, and can be captured in a CUDA graph once the kernel is loaded (:func:`warmup`). Differentiable,
+    and traceable by ``torch.compile``. Allocates nothing but the result; and a workspace, 32 MiB at most, where the
+    kernel splits K through one: at the first call on a stream, and in every call that a graph captures.
 
     Args:
         a: [m, k], fp16 or bf16, dense row-major.
