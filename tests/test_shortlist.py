@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -130,6 +131,22 @@ def test_a_line_that_is_no_entry_is_named(tmp_path: Path, text: str) -> None:
         read_plan(tmp_path / "none.jsonl")
 
 
+@pytest.mark.parametrize("work", [[], [(NEW, ())]])
+def test_a_plan_that_names_nothing_is_refused(tmp_path: Path, run, work) -> None:
+    write_plan(tmp_path / "plan.jsonl", work)
+    for command in (("build",), ("record", "--out", tmp_path / "records")):
+        code, _, err = run(*command, "--plan", tmp_path / "plan.jsonl")
+        assert code == 2 and err.count("\n") == 1 and "names no configuration" in err
+
+
+def test_what_is_illegal_on_its_shape_is_named_and_not_built(tmp_path: Path, run) -> None:
+    write_plan(tmp_path / "plan.jsonl", [(Problem(64, 64, 7), CONFIGS[:1]), (NEW, [replace(CONFIGS[0], tile_m=100)])])
+    code, _, err = run("build", "--plan", tmp_path / "plan.jsonl")
+    assert code == 3 and "is illegal for 64_64_7: alignment" in err and "tile_m = 100 is not in this space" in err
+    code, _, err = run("build", "--plan", tmp_path / "plan.jsonl", "--arch", "sm80")
+    assert code == 2 and "'sm90_ws' does not run on sm80" in err
+
+
 def test_each_configuration_goes_to_the_runner_of_its_family() -> None:
     asked: dict[str, list[KernelConfig]] = {"sm90_ws": [], "sm90_small": []}
 
@@ -164,14 +181,16 @@ def test_the_script_writes_a_plan_that_build_reads(tmp_path: Path, known: list[M
     tried = {row.config for row in known if row.problem == PROBLEMS[0]}
     assert not any(config in tried for problem, configs in work if problem == PROBLEMS[0] for config in configs)
     code, _, err = run("build", "--plan", plan, "--mnk", "64_64_64")
-    assert code == 2 and "leave out --config and shapes" in err
+    assert code == 2 and "leave out --mnk" in err
 
 
 def test_a_plan_needs_a_gpu_and_takes_no_shapes(tmp_path: Path, run) -> None:
     write_plan(tmp_path / "plan.jsonl", in_passes(LISTS, first=2))
     common = ("record", "--plan", tmp_path / "plan.jsonl", "--out", tmp_path / "records")
     code, _, err = run(*common, "--mnk", "64_64_64")
-    assert code == 2 and "leave out shapes" in err
+    assert code == 2 and "leave out --mnk" in err
+    code, _, err = run(*common, "--limit", "3", "--layout", "nn", "--seed", "1")
+    assert code == 2 and "leave out --layout, --limit, --seed" in err
     assert run(*common, "--part", "3/2")[0] == 2
     code, _, err = run("record", "--mnk", "64_64_64", "--part", "1/2", "--out", tmp_path)
     assert code == 2 and "--part and --reference off go with --plan" in err

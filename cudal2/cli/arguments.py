@@ -188,6 +188,24 @@ def add_plan(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--plan", type=Path, metavar="FILE", help="a sweep plan: shapes with their configurations")
 
 
+def plan_alone(arguments: argparse.Namespace, *more: str) -> None:
+    """Nothing that a plan says itself may stand beside it.
+
+    Args:
+        arguments: With those of :func:`add_shapes`, :func:`add_kind` and :func:`add_space`.
+        more: The command's own of this sort.
+
+    Raises:
+        UsageError: Something does; the message names it.
+    """
+    defaults = {"acc": "fp32", "layout": "tn", "dtype": "fp16", "seed": 0}
+    names = ("mnk", "shapes", "shapes_file", "acc", "layout", "dtype", "family", "space", "limit", *more)
+    given = [name for name in names if getattr(arguments, name) not in (None, "", defaults.get(name))]
+    if given:
+        options = ", ".join(f"--{name.replace('_', '-')}" for name in given)
+        raise UsageError(f"--plan names shapes and configurations and their order: leave out {options}")
+
+
 def add_family(parser: argparse.ArgumentParser) -> None:
     """``--family``."""
     parser.add_argument(

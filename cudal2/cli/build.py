@@ -5,13 +5,13 @@ from __future__ import annotations
 import argparse
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from cudal2.cli import arguments as shared
 from cudal2.cli.output import counted, note, print_json, print_table
-from cudal2.errors import NothingValidError, UsageError
+from cudal2.errors import NothingValidError
 from cudal2.problem import Problem
 from cudal2.space.config import KernelConfig
 
@@ -83,21 +83,33 @@ def _requests(arguments: argparse.Namespace) -> list[Any]:
 
 def _planned(arguments: argparse.Namespace) -> list[Any]:
     from cudal2.codegen import build_key
-    from cudal2.runners.plan import read_plan
+    from cudal2.runners.plan import families_of, read_plan
+    from cudal2.space.space import SearchSpace
 
-    if arguments.config or shared.chosen_shapes(arguments):
-        raise UsageError("--plan names shapes and configurations: leave out --config and shapes")
-    requests = [(config, *problem.signature) for problem, configs in read_plan(arguments.plan) for config in configs]
-    return list({build_key(*request): request for request in requests}.values())
+    shared.plan_alone(arguments, "config")
+    work = read_plan(arguments.plan)
+    spaces = {family: SearchSpace(arguments.arch, family=family) for family in families_of(work)}
+    requests: dict[str, Any] = {}
+    for problem, configs in work:
+        for config in _of_those(((config, spaces[config.family]) for config in configs), problem):
+            requests.setdefault(build_key(config, *problem.signature), (config, *problem.signature))
+    if not requests:
+        raise NothingValidError(f"no configuration of plan {arguments.plan} is legal for its shape")
+    return list(requests.values())
 
 
 def _legal(
     arguments: argparse.Namespace, given: dict[KernelConfig, SearchSpace], problem: Problem
 ) -> Iterator[KernelConfig]:
-    """Of those given, with a line for each that is not; of the whole space if none was."""
+    """Of those given; of the whole space if none was."""
     if not given:
         yield from shared.search_space(arguments).enumerate(problem)
-    for config, space in given.items():
+    yield from _of_those(given.items(), problem)
+
+
+def _of_those(given: Iterable[tuple[KernelConfig, SearchSpace]], problem: Problem) -> Iterator[KernelConfig]:
+    """Those that are legal, with a line for each that is not."""
+    for config, space in given:
         if reasons := space.explain(config, problem):
             note(f"{config.name} is illegal for {problem.mnk}: {reasons[0]}")
         else:

@@ -98,8 +98,7 @@ def _record_plan(arguments: argparse.Namespace) -> int:
     from cudal2.runners.plan import families_of, part_of, read_plan
     from cudal2.runners.sweep import sweep
 
-    if shared.chosen_shapes(arguments) or arguments.space or arguments.family:
-        raise UsageError("--plan names shapes and configurations: leave out shapes, --space and --family")
+    shared.plan_alone(arguments, "seed")
     work = read_plan(arguments.plan)
     require_gpu(arguments.device)
     if arguments.part:

@@ -52,12 +52,13 @@ def read_plan(path: Path) -> Work:
     """The inverse of :func:`write_plan`.
 
     Raises:
-        UsageError: The file is absent, or a line is no entry of a plan.
+        UsageError: The file is absent or names no configuration, or a line is no entry of a plan.
     """
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"cannot read plan {path}: {error}") from error
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise UsageError(f"cannot read plan {path}: {reason}") from error
     work: Work = []
     for number, line in enumerate(lines, start=1):
         try:
@@ -66,6 +67,8 @@ def read_plan(path: Path) -> Work:
             work.append((Problem.from_dict(values["problem"]), configs))
         except (Cudal2Error, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise UsageError(f"{path}, line {number} is no entry of a sweep plan: {error}") from error
+    if not any(configs for _, configs in work):
+        raise UsageError(f"plan {path} names no configuration: `python scripts/shortlist.py` writes one")
     return work
 
 
