@@ -55,3 +55,13 @@ def test_both_families_are_measured_once_and_recorded_apart(gpu: Any, plan: Path
         wanted = {(problem, one) for problem, configs in read_plan(plan) for one in configs if one.family == family}
         assert len(rows) == 4 and {(row.problem, row.config) for row in rows} == wanted
         assert all(row.ok and row.pdl and not row.ref_times_us for row in rows)
+
+
+def test_records_of_another_generator_are_not_added_to(gpu: Any, plan: Path, tmp_path: Path, run, monkeypatch) -> None:
+    command = ("record", "--plan", plan, "--out", tmp_path / "out")
+    assert run(*command, "--part", "1/2")[0] == 0
+    before = sorted((tmp_path / "out").rglob("*.jsonl"))
+    monkeypatch.setattr("cudal2.runners.local.generator_version", lambda *_: "0123456789abcdef")
+    code, _, err = run(*command)
+    assert code == 2 and "holds records of another environment (generator_version: " in err
+    assert sorted((tmp_path / "out").rglob("*.jsonl")) == before

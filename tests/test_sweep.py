@@ -58,6 +58,13 @@ def test_a_stopped_sweep_picks_up_where_it_stopped(space: SearchSpace) -> None:
     assert pending(space, PROBLEMS[1], set(), seed=4) != whole
 
 
+def test_what_a_machine_could_not_compile_is_still_to_do(space: SearchSpace) -> None:
+    one, other = pending(space, PROBLEMS[1], set())[:2]
+    rejected = Measurement(PROBLEMS[1], one.family, one, Status.COMPILE, "rejected by NVRTC", detail="log: log.txt")
+    unable = Measurement(PROBLEMS[1], other.family, other, Status.COMPILE, "this machine cannot compile")
+    assert already_done([rejected, unable], pdl=False) == {(PROBLEMS[1], one)}
+
+
 def test_the_order_is_shuffled(space: SearchSpace) -> None:
     order = [space.flat(config) for config in pending(space, PROBLEMS[1], set())]
     assert order != sorted(order) and sorted(order) == space.legal_flat(PROBLEMS[1]).tolist()

@@ -14,6 +14,7 @@ import uuid
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from datetime import datetime, timezone
+from itertools import islice
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
@@ -150,6 +151,21 @@ def read_shards(directory: Path, allow_mixed: bool = False) -> Shards:
     """
     found = read_rows(directory, "measurement", Measurement.from_dict, allow_mixed)
     return Shards(found.fingerprints, found.rows, found.torn_lines)
+
+
+def require_environment(directory: Path, fingerprint: Fingerprint) -> None:
+    """Makes sure that what is recorded next may be read together with the shards in ``directory``, if any.
+
+    Raises:
+        RecordError: They are of another environment, or one is no shard.
+    """
+    for path in shard_files(directory):
+        for _, header in islice(_lines(path), 1):
+            if header is not None and (theirs := _header_fingerprint(header)) != fingerprint:
+                raise RecordError(
+                    f"{directory} holds records of another environment "
+                    f"({'; '.join(theirs.differences(fingerprint))}): record into another directory"
+                )
 
 
 def read_rows(

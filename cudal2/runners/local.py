@@ -23,7 +23,7 @@ from cudal2.errors import WorkerError
 from cudal2.problem import Problem
 from cudal2.records.fingerprint import Fingerprint
 from cudal2.records.measurement import Measurement, Status
-from cudal2.records.shards import RecordLog
+from cudal2.records.shards import RecordLog, require_environment
 from cudal2.settings import BenchSettings
 from cudal2.space.config import KernelConfig
 from cudal2.space.space import SearchSpace
@@ -119,8 +119,11 @@ class LocalRunner(Closing):
 
         Raises:
             EnvironmentProblemError: It cannot be written.
+            RecordError: The shards there are of another environment.
         """
-        self._log = RecordLog(directory, self.fingerprint(), {"settings": asdict(self.settings), **(session or {})})
+        fingerprint = self.fingerprint()
+        require_environment(directory, fingerprint)
+        self._log = RecordLog(directory, fingerprint, {"settings": asdict(self.settings), **(session or {})})
         return self._log
 
     def allowed(self, problem: Problem) -> NDArray[np.int64]:

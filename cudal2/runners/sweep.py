@@ -9,7 +9,7 @@ from typing import Protocol
 import numpy as np
 
 from cudal2.problem import Problem
-from cudal2.records.measurement import Measurement
+from cudal2.records.measurement import Measurement, Status
 from cudal2.space.config import KernelConfig
 from cudal2.space.space import SearchSpace
 
@@ -20,8 +20,15 @@ BATCH = 64
 
 
 def already_done(measurements: Iterable[Measurement], pdl: bool) -> Done:
-    """What earlier sessions measured, failures included: a failed candidate is an answer too."""
-    return {(row.problem, row.config) for row in measurements if row.config is not None and row.pdl == pdl}
+    """What earlier sessions measured, failures included: a failed candidate is an answer too.
+
+    What did not compile without a compiler's word about it is none: a machine with another compiler may build it.
+    """
+    return {
+        (row.problem, row.config)
+        for row in measurements
+        if row.config is not None and row.pdl == pdl and (row.status is not Status.COMPILE or row.detail)
+    }
 
 
 def pending(space: SearchSpace, problem: Problem, done: Done, seed: int = 0) -> list[KernelConfig]:
