@@ -148,9 +148,8 @@ def test_hgemm_loads_a_kernel_of_the_type_of_its_operands() -> None:
         return SimpleNamespace(plan=plan_launch)
 
     kernels = DeviceKernels(HEADER.device, load)
-    routes = [
-        kernels.route(Problem(512, 512, 512, dtype=dtype), table.for_dtype(dtype)) for dtype in ("fp16", "bf16", "fp16")
-    ]
+    problems = [Problem(512, 512, 512, dtype=dtype) for dtype in ("fp16", "bf16", "fp16")]
+    routes = [kernels.route(problem, table.for_operands(dtype=problem.dtype)) for problem in problems]
     assert loads == ["fp16", "bf16"]
     assert routes[0].kernel is routes[2].kernel is not routes[1].kernel
     assert [route.plan.a and route.plan.a.dtype for route in routes] == ["fp16", "bf16", "fp16"]

@@ -78,7 +78,7 @@ def made_for_hopper(acc: Acc, layout: Layout) -> KernelTable:
     """The table that the shipped measurements come to: of finals, and of sweeps where a shape has no final."""
     finals = load_finals()
     if layout == "nn":
-        return made_for_hopper(acc, "tn").for_layout("nn")
+        return made_for_hopper(acc, "tn").for_operands(layout="nn")
     made = KernelTable.from_measurements(finals.measurements, finals.fingerprint, acc, layout)
     if (acc, layout) == ("fp32", "tn"):
         for records in map(read_records, [*SWEPT, PROPOSED]):

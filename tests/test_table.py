@@ -446,7 +446,7 @@ def test_choices_go_over_to_the_other_layout_where_they_are_legal_and_give_way_t
     narrow = dataclasses.replace(SMALL, tile_n=32)
     rows = [entry("1024_1024_1024", LARGE), entry("64_64_64", narrow), entry("64_60_64"), lost("8192_64_64")]
     table = KernelTable(HEADER, rows)
-    moved = table.for_layout("nn")
+    moved = table.for_operands(layout="nn")
     assert [found.mnk for found in moved.entries] == ["64_64_64", "1024_1024_1024", "8192_64_64"], (
         "60 columns have no map"
     )
@@ -476,3 +476,12 @@ def test_choices_go_over_to_the_other_accumulator(tmp_path, run):
         "table", "transfer", tmp_path / "fp32.json", "--acc", "fp16", "--dtype", "bf16", "--out", tmp_path / "no.json"
     )
     assert code == 2 and "no tensor core adds products of bf16 in fp16" in err
+
+
+def test_choices_made_for_bf16_go_over_to_an_accumulator_that_bf16_lacks(tmp_path, run):
+    header = dataclasses.replace(HEADER, dtype="bf16")
+    KernelTable(header, [entry("1024_1024_1024", LARGE)]).save(tmp_path / "bf16.json")
+    operands = ("--acc", "fp16", "--layout", "nn", "--dtype", "fp16")
+    code, _, err = run("table", "transfer", tmp_path / "bf16.json", *operands, "--out", tmp_path / "fp16.json")
+    assert code == 0 and "1 shape (1 transferred)" in err
+    assert KernelTable.load(tmp_path / "fp16.json").header.problem(1, 1, 1).signature == ("fp16", "nn", "fp16")

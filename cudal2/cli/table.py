@@ -157,7 +157,7 @@ def _lookup(arguments: argparse.Namespace) -> int:
             f"the table has nothing for {problem.mnk}: hgemm runs an untuned kernel or torch.matmul there"
         )
     if arguments.json:
-        print_json({"exact": table.lookup(*sizes) is not None, "mnk": entry.mnk, **entry.to_dict()})
+        print_json({"exact": entry.mnk == problem.mnk, "mnk": entry.mnk, **entry.to_dict()})
     else:
         print(entry.kernel_name)
     return 0
@@ -239,6 +239,6 @@ def _transfer(arguments: argparse.Namespace) -> int:
         raise UsageError(
             f"{arguments.table} is for {acc}, {layout} and {dtype} already: give another --acc, --layout or --dtype"
         )
-    made = table.for_acc(acc).for_layout(layout).for_dtype(dtype).save_merged(arguments.out)
+    made = table.for_operands(acc, layout, dtype).save_merged(arguments.out)
     note(f"{arguments.out}: {_shapes(made)}")
     return 0

@@ -186,47 +186,37 @@ class KernelTable:
         """Kernel families of its entries."""
         return {entry.config.family for entry in self.entries if entry.config is not None}
 
-    def for_layout(self, layout: Layout) -> KernelTable:
-        """The same choices for B stored as ``layout``, as far as they are legal there.
+    def for_operands(
+        self, acc: Acc | None = None, layout: Layout | None = None, dtype: Dtype | None = None
+    ) -> KernelTable:
+        """The same choices for another accumulator, layout of B or type, as far as they are legal there.
 
-        Their times stay those of this layout and their evidence becomes ``transferred``, so that in a merge whatever
-        was measured in the other layout wins. Of 21 shapes measured in both on an H200, the choice for ``tn`` took
-        0.5 % more time in ``nn`` than the best one there, at most 5 %.
-        """
-        return self._transferred(replace(self.header, layout=layout))
+        Their times stay those of this table and their evidence becomes ``transferred``, so that in a merge whatever was
+        measured there wins. Of 21 shapes measured in both layouts on an H200, the choice for ``tn`` took 0.5 % more
+        time in ``nn`` than the best one there, at most 5 %. Nothing says yet how far behind another type's are.
 
-    def for_acc(self, acc: Acc) -> KernelTable:
-        """The same choices for another accumulator, as :meth:`for_layout`, for shapes that nobody searched with it.
+        Args:
+            acc: By default its own, as the others.
+            layout: B stored as.
+            dtype: Type of A, B and C; bytes and registers stay the same.
 
         Raises:
             UsageError: The type has no such accumulator.
         """
-        require_accumulator(acc, self.header.dtype)
-        return self._transferred(replace(self.header, acc=acc))
+        mine = self.header
+        header = replace(mine, acc=acc or mine.acc, layout=layout or mine.layout, dtype=dtype or mine.dtype)
+        require_accumulator(header.acc, header.dtype)
+        made = KernelTable(header, (), self.path)
+        entries = [made._taken_over(entry) for entry in self.entries]
+        return KernelTable(header, [entry for entry in entries if entry is not None], self.path)
 
-    def for_dtype(self, dtype: Dtype) -> KernelTable:
-        """The same choices for operands of another type, as :meth:`for_layout`: bytes and registers stay the same.
-
-        Nothing says yet how far behind the best of its own type such a choice is.
-
-        Raises:
-            UsageError: The other type has no such accumulator.
-        """
-        require_accumulator(self.header.acc, dtype)
-        return self._transferred(replace(self.header, dtype=dtype))
-
-    def _transferred(self, header: Header) -> KernelTable:
-        made = KernelTable(header, ())
-        entries = []
-        for entry in self.entries:
-            config = (
-                made._fitted(entry.config, *[made.header.problem(entry.m, entry.n, entry.k)] * 2)
-                if entry.config
-                else None
-            )
-            if entry.config is None or config is not None:
-                entries.append(replace(entry, config=config, evidence="transferred"))
-        return KernelTable(header, entries, self.path)
+    def _taken_over(self, entry: Entry) -> Entry | None:
+        """Another table's entry for the operands of this one, if its kernel is legal there."""
+        problem = self.header.problem(entry.m, entry.n, entry.k)
+        config = self._fitted(entry.config, problem, problem) if entry.config is not None else None
+        if entry.config is not None and config is None:
+            return None
+        return replace(entry, config=config, evidence="transferred")
 
     def save(self, path: Path | str) -> None:
         """Writes the table, replacing what is there.
@@ -313,7 +303,7 @@ class KernelTable:
         if dtype != "fp16":
             table = cls._search(device, acc, layout, "fp16")
             logger.warning("no %s table for %s: the choices of %s, made for fp16", dtype, layout, table.path)
-            return table.for_dtype(dtype)
+            return table.for_operands(dtype=dtype)
         wanted = f"{device.name if device else 'any device'}, {acc}, {layout}"
         found = f"there are {', '.join(sorted(set(seen)))}" if seen else "there are none"
         looked = ", ".join(map(str, places))
