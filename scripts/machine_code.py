@@ -19,10 +19,14 @@ from pathlib import Path
 
 import numpy as np
 
+from cudal2.atomic import write_atomically
 from cudal2.build.artifact import BuiltKernel
 from cudal2.build.cache import BuildCache, resolve_toolchain
 from cudal2.build.pool import BuildPool
+from cudal2.cli import arguments as shared
+from cudal2.cli.main import guarded
 from cudal2.codegen import generator_version
+from cudal2.errors import NothingValidError, UsageError
 from cudal2.paths import data_dir
 from cudal2.problem import Acc, Dtype, Layout, Problem
 from cudal2.space.config import KernelConfig
@@ -88,6 +92,8 @@ def requests(family: str, random: int) -> list[Request]:
     for kind in KINDS:
         problem = Problem(4096, 4096, 4096, *kind)
         found += [(one, *kind) for one in space.sample(problem, rng, random // len(KINDS))]
+    if not found:
+        raise NothingValidError(f"no shipped table has a kernel of {family}, and --random {random} finds none")
     return found
 
 
@@ -99,34 +105,53 @@ def digests(wanted: list[Request]) -> dict[str, str]:
             built = pool.build(wanted)
         failed = [f"{name}: {one.reason}" for name, one in built.items() if not isinstance(one, BuiltKernel)]
         if failed:
-            raise SystemExit("\n".join(failed))
+            raise NothingValidError(f"{len(failed)} of {len(built)} kernels do not compile; first: {failed[0]}")
         kernels = {name: one for name, one in built.items() if isinstance(one, BuiltKernel)}
         return {name: digest(one.cubin_path.read_bytes()) for name, one in kernels.items()}
 
 
-def main(arguments: list[str]) -> int:
+def main(arguments: list[str] | None = None) -> int:
     """Writes digests, or says which differ; 1 if any does."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    chosen = parse(arguments)
+    return compare(chosen.compare) if chosen.compare else write(chosen.write, chosen.family, chosen.random)
+
+
+def parse(arguments: list[str] | None) -> argparse.Namespace:
+    """The command line."""
+    parser = shared.Parser(description=__doc__)
     what = parser.add_mutually_exclusive_group(required=True)
-    what.add_argument("--write", type=Path, metavar="FILE")
-    what.add_argument("--compare", type=Path, metavar="FILE")
-    parser.add_argument("--family", choices=tuple(FAMILIES), default="sm90_ws")
-    parser.add_argument("--random", type=int, default=60, metavar="N", help="random configurations (default 60)")
-    chosen = parser.parse_args(arguments)
-    if chosen.write:
-        wanted = requests(chosen.family, chosen.random)
-        kernels = [{"config": one.to_dict(), "kind": kind} for one, *kind in wanted]
-        values = {"version": generator_version(chosen.family), "kernels": kernels, "digests": digests(wanted)}
-        chosen.write.write_text(json.dumps(values))
-        print(f"{len(values['digests'])} kernels of version {values['version']}")
-        return 0
-    values = json.loads(chosen.compare.read_text())
-    wanted = [(KernelConfig.from_dict(one["config"]), *one["kind"]) for one in values["kernels"]]
-    new, old = digests(wanted), values["digests"]
+    what.add_argument("--write", type=Path, metavar="FILE", help="keep the digests of this version's kernels")
+    what.add_argument("--compare", type=Path, metavar="FILE", help="with what --write kept")
+    parser.add_argument("--family", choices=tuple(FAMILIES), default="sm90_ws", help="kernel family (default sm90_ws)")
+    parser.add_argument(
+        "--random", type=shared.positive, default=60, metavar="N", help="random configurations (default 60)"
+    )
+    return parser.parse_args(arguments)
+
+
+def write(path: Path, family: str, random: int) -> int:
+    """Keeps the digests of this version."""
+    wanted = requests(family, random)
+    kernels = [{"config": one.to_dict(), "kind": kind} for one, *kind in wanted]
+    values = {"version": generator_version(family), "kernels": kernels, "digests": digests(wanted)}
+    write_atomically(path, json.dumps(values))
+    print(f"{len(values['digests'])} kernels of version {values['version']}")
+    return 0
+
+
+def compare(path: Path) -> int:
+    """Compiles the same kernels again and names those whose code is another."""
+    try:
+        values = json.loads(path.read_text(encoding="utf-8"))
+        version, old = values["version"], dict(values["digests"])
+        wanted = [(KernelConfig.from_dict(one["config"]), *one["kind"]) for one in values["kernels"]]
+    except (ValueError, KeyError, TypeError) as error:
+        raise UsageError(f"{path} holds no digests of kernels ({error!r}): --write makes them") from error
+    new = digests(wanted)
     differing = sorted(name for name in old if new.get(name) != old[name])
-    print(f"{len(old)} kernels, {len(differing)} differ from version {values['version']}", *differing, sep="\n")
+    print(f"{len(old)} kernels, {len(differing)} differ from version {version}", *differing, sep="\n")
     return 1 if differing else 0
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(guarded(main))

@@ -41,6 +41,8 @@ def main() -> None:
     asked = [problem for problem in behind if wanted is None or problem.mnk in wanted]
     found = regrets(behind, Header.from_fingerprint(records[0].fingerprint, *kind), asked)
     known = {problem: regret for problem, regret in found.items() if regret is not None}
+    if not known:
+        raise NothingValidError(f"of {len(asked)} shapes asked none has a time for what would serve it")
     worst = sorted(known, key=lambda problem: -known[problem])[:5]
     print_table(("shape", "behind_percent"), [(problem.mnk, f"{100 * known[problem]:.1f}") for problem in worst])
     values = sorted(known.values())

@@ -19,7 +19,12 @@ from typing import Any
 
 import pyarrow.parquet as pq
 
+from cudal2.atomic import write_atomically
+from cudal2.cli import arguments as shared
+from cudal2.cli.main import guarded
+from cudal2.cli.output import counted
 from cudal2.codegen import generator_version
+from cudal2.errors import UsageError
 from cudal2.records.fingerprint import Fingerprint
 from cudal2.table import KernelTable
 
@@ -41,8 +46,10 @@ def stamp_parquet(path: Path, old: set[str], new: str) -> bool:
     if json.dumps(meta, sort_keys=True) == before:
         return False
     stamped = table.replace_schema_metadata({b"cudal2": json.dumps(meta, sort_keys=True).encode()})
-    pq.write_table(stamped, path, compression="zstd", compression_level=12, write_page_checksum=True)
-    assert pq.read_table(path).equals(table), path
+    beside = path.with_suffix(".stamped")
+    pq.write_table(stamped, beside, compression="zstd", compression_level=12, write_page_checksum=True)
+    assert pq.read_table(beside).equals(table), path
+    beside.replace(path)
     return True
 
 
@@ -69,27 +76,34 @@ def stamp_table(path: Path, old: set[str], new: str) -> bool:
 def _written(path: Path, text: str) -> bool:
     if text == path.read_text(encoding="utf-8"):
         return False
-    path.write_text(text, encoding="utf-8")
+    write_atomically(path, text)
     return True
 
 
-def main(arguments: list[str]) -> int:
+def main(arguments: list[str] | None = None) -> None:
     """Stamps everything and names what changed."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("old")
-    parser.add_argument("new", nargs="?", default=generator_version("sm90_ws"))
-    parser.add_argument("--data", type=Path, default=Path("cudal2/data"))
-    chosen = parser.parse_args(arguments)
+    chosen = parse(arguments)
     old = set(chosen.old.split(","))
     if not all(re.fullmatch("[0-9a-f]{16}", version) for version in (*old, chosen.new)):
-        parser.error("a version is 16 hex digits")
-    changed = [path for path in sorted(chosen.data.glob("*/*.parquet")) if stamp_parquet(path, old, chosen.new)]
+        raise UsageError("a version is 16 hex digits; the header of a table names that of its kernels")
+    recordings, tables = sorted(chosen.data.glob("*/*.parquet")), sorted(chosen.data.glob("tables/*.json"))
     shards = [path for folder in FOLDERS for path in sorted((chosen.data / folder).rglob("*.jsonl"))]
+    if not (recordings or tables or shards):
+        raise UsageError(f"{chosen.data} holds no recordings, shards or tables: give --data the package's folder")
+    changed = [path for path in recordings if stamp_parquet(path, old, chosen.new)]
     changed += [path for path in shards if stamp_shard(path, old, chosen.new)]
-    changed += [path for path in sorted(chosen.data.glob("tables/*.json")) if stamp_table(path, old, chosen.new)]
-    print(f"{len(changed)} files now say {chosen.new}", *changed, sep="\n")
-    return 0
+    changed += [path for path in tables if stamp_table(path, old, chosen.new)]
+    print(f"{counted(len(changed), 'file')} now of {chosen.new}", *changed, sep="\n")
+
+
+def parse(arguments: list[str] | None) -> argparse.Namespace:
+    """The command line."""
+    parser = shared.Parser(description=__doc__)
+    parser.add_argument("old", metavar="OLD", help="16 hex digits, or several versions with commas between them")
+    parser.add_argument("new", nargs="?", metavar="NEW", default=generator_version("sm90_ws"), help="what they become")
+    parser.add_argument("--data", type=Path, default=Path("cudal2/data"), metavar="DIR", help="default: cudal2/data")
+    return parser.parse_args(arguments)
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(guarded(main))

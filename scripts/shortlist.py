@@ -21,7 +21,7 @@ from typing import TypeAlias
 from cudal2.cli import arguments as shared
 from cudal2.cli.main import guarded
 from cudal2.cli.output import counted, note
-from cudal2.errors import NothingValidError
+from cudal2.errors import NothingValidError, UsageError
 from cudal2.floor import floor_us
 from cudal2.problem import Problem
 from cudal2.progress import Progress
@@ -42,11 +42,15 @@ LARGE_US = 100.0
 def main() -> None:
     """Reads, learns, writes."""
     arguments = parse()
+    if arguments.family and not arguments.space:
+        raise UsageError("--family goes with --space: without it the records say which families to look at")
     pdl, kind = arguments.pdl == "on", shared.signature(arguments)
     records = [read_records(path, allow_mixed=True).measurements for path in arguments.records]
     known = [[row for row in rows if row.pdl == pdl and row.problem.signature == kind] for rows in records]
     left_out = set(load_shapes(arguments.without).shapes) if arguments.without else set()
     problems = [problem for problem in shared.problems(arguments) if problem.mnk not in left_out]
+    if not problems:
+        raise NothingValidError(f"--without {arguments.without} leaves none of the shapes")
     note(f"{counted(len(problems), 'shape')}, {sum(map(len, known))} rows to learn from")
     behind = log_behind(known)
     tried = tried_in(known)
@@ -59,7 +63,7 @@ def main() -> None:
             progress.advance(note=problem.mnk)
     work = in_passes(shortlists, arguments.first, arguments.seed)
     if not work:
-        raise NothingValidError("no configuration is legal for any of the shapes: --space names another family's")
+        raise NothingValidError("nothing untried is legal for any of the shapes: --space may name another family's")
     write_plan(arguments.out, work)
     kernels = {(config.family, config.build_name) for _, configs in work for config in configs}
     configs = sum(len(configs) for _, configs in work)

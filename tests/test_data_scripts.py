@@ -1,0 +1,95 @@
+"""The scripts that look after shipped data: what they cannot use is one line and exit code 2, and changes nothing."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from dataclasses import replace
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+from fabricated_recording import FINGERPRINT
+
+from cudal2.cli.main import guarded
+from cudal2.problem import Problem
+from cudal2.records.measurement import Measurement, Status
+from cudal2.records.recording import Recording, read_records
+from cudal2.records.shards import RecordLog
+from cudal2.space.space import SearchSpace
+from cudal2.table import KernelTable
+
+SCRIPTS = Path(__file__).parent.parent / "scripts"
+OLD, NEW = "fedcba9876543210", "0123456789abcdef"
+BEFORE = replace(FINGERPRINT, generator_version=OLD)
+
+
+def script(name: str) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(name, SCRIPTS / f"{name}.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def rows(*problems: Problem) -> list[Measurement]:
+    configs = [next(iter(SearchSpace().enumerate(problem))) for problem in problems]
+    made = zip(problems, configs, strict=True)
+    return [Measurement(one, c.family, c, Status.CORRECT, times_us=(1.0,), pdl=True) for one, c in made]
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    """A folder laid out as the shipped one."""
+    for folder in ("searched", "tables"):
+        (tmp_path / folder).mkdir()
+    measured = rows(Problem(64, 64, 64))
+    Recording.publish(measured, tmp_path / "searched" / "a.parquet", [BEFORE])
+    KernelTable.from_measurements(measured, BEFORE).save(tmp_path / "tables" / "a.json")
+    with RecordLog(tmp_path / "finals", BEFORE) as log:
+        log.append(measured)
+    return tmp_path
+
+
+def test_restamping_changes_the_version_everywhere_and_nothing_else(data: Path, capsys) -> None:
+    restamp = script("restamp")
+    before = {path: read_records(path).measurements for path in (data / "finals", data / "searched" / "a.parquet")}
+    files = {path: path.read_bytes() for path in data.rglob("*") if path.is_file()}
+    restamp.main([NEW, NEW, "--data", str(data)])
+    assert "0 files now of" in capsys.readouterr().out
+    assert all(path.read_bytes() == content for path, content in files.items())
+    restamp.main([OLD, NEW, "--data", str(data)])
+    assert "3 files now of" in capsys.readouterr().out
+    assert {path for path in data.rglob("*") if path.is_file()} == set(files)
+    for path, measurements in before.items():
+        found = read_records(path)
+        assert found.measurements == measurements and found.fingerprint.generator_version == NEW
+    assert KernelTable.load(data / "tables" / "a.json").header.soft["generator_version"] == NEW
+
+
+@pytest.mark.parametrize(
+    "arguments, message",
+    [(["abc"], "16 hex digits"), ([NEW, "--data", "none"], "holds no recordings"), ([], "required: OLD")],
+)
+def test_restamping_nothing_is_refused(arguments: list[str], message: str, capsys) -> None:
+    assert guarded(lambda: script("restamp").main(arguments)) == 2
+    err = capsys.readouterr().err
+    assert message in err and err.count("\n") == 1
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", json.dumps({"version": "", "digests": {}, "kernels": [1]})])
+def test_machine_code_is_compared_with_digests_alone(tmp_path: Path, text: str, capsys) -> None:
+    (tmp_path / "before.json").write_text(text)
+    machine_code = script("machine_code")
+    assert guarded(lambda: machine_code.main(["--compare", str(tmp_path / "before.json")])) == 2
+    assert guarded(lambda: machine_code.main(["--compare", str(tmp_path / "none.json")])) == 2
+    assert guarded(lambda: machine_code.main(["--write", "x", "--random", "-5"])) == 2
+    err = capsys.readouterr().err
+    assert "holds no digests" in err and "none.json: No such file" in err and err.count("\n") == 3
+
+
+def test_neighbours_that_say_nothing_are_no_figure(tmp_path: Path, capsys, monkeypatch) -> None:
+    Recording.publish(rows(Problem(64, 64, 64), Problem(8192, 8192, 8192)), tmp_path / "a.parquet", [FINGERPRINT])
+    monkeypatch.setattr("sys.argv", ["neighbours.py", str(tmp_path / "a.parquet")])
+    assert guarded(script("neighbours").main) == 3
+    assert "of 2 shapes asked none has a time" in capsys.readouterr().err
