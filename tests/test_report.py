@@ -239,6 +239,7 @@ def test_readme_says_which_shapes_the_table_leaves_to_the_library(tmp_path):
     searched = KernelTable.from_measurements([row("64_64_64", "sm90_ws", [1.0], config=CONFIG)], fingerprint())
     text = readme.results_markdown(shards_of(tmp_path / "again", records), [searched])
     assert "on 1 of 1 shapes (0 with PDL). Chosen by a search, not judged in a final: 1." in text
+    assert "not judged in a final: 1. Without a time of cuBLASLt: 1." in text
 
 
 def test_the_readme_of_this_tree_is_what_the_shipped_measurements_say_and_short(tmp_path):

@@ -132,6 +132,17 @@ def test_the_pages_say_where_replays_fall_short_and_how_many_were_searched() -> 
     assert f"shortlists of {min(counts)} to {max(counts)} configurations for each of {len(counts)} shapes" in kernels
 
 
+def test_the_readme_says_how_many_choices_never_met_the_library() -> None:
+    readme = " ".join((data_dir().parents[1] / "README.md").read_text().split())
+    table = KernelTable.load(data_dir() / "tables" / "h200_fp32_tn.json")
+    alone = [entry for entry in table.entries if entry.config is not None and entry.ref_us is None]
+    assert table.never_beside_library == len(alone) and {entry.evidence for entry in alone} == {"searched"}
+    judged, searched = table.evidence["final"], table.evidence["searched"]
+    beside = searched - len(alone)
+    assert f"{judged} entries were judged in finals, {beside} more overtaken by a search beside cuBLASLt" in readme
+    assert f"and {len(alone)} only searched, without it: nothing says that it would not be faster there" in readme
+
+
 def test_both_layouts_of_b_are_served() -> None:
     tables = [KernelTable.load(path) for path in table_files(data_dir() / "tables")]
     hopper = {(t.header.acc, t.header.layout): t for t in tables if t.header.device.capability == (9, 0)}

@@ -244,6 +244,10 @@ def test_best_prefers_the_exact_entry(table):
 def test_a_baseline_entry_is_found_too(table):
     assert table.best(8192, 64, 64).kernel_name == "cublaslt_auto"
     assert "because ours took 4 us" in table.explain(8192, 64, 64)
+    assert "cuBLASLt" not in table.explain(1024, 1024, 1024)
+    alone = KernelTable(HEADER, [dataclasses.replace(one, ref_us=None) for one in table.entries])
+    assert "there, without a time of cuBLASLt)" in alone.explain(1024, 1024, 1024)
+    assert table.never_beside_library == 0 and alone.never_beside_library == len(alone) - 1
 
 
 def test_of_kernels_that_waste_no_more_the_nearest_in_log_space_serves():

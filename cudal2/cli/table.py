@@ -226,6 +226,8 @@ def _merge(arguments: argparse.Namespace) -> int:
 def _shapes(table: KernelTable) -> str:
     """How many, and on what their choices rest: a final judged them, a search saw them, another table had them."""
     kinds = ", ".join(f"{count} {kind}" for kind, count in table.evidence.items())
+    if table.never_beside_library:
+        kinds += f"; {table.never_beside_library} without a time of cuBLASLt"
     return f"{counted(len(table), 'shape')} ({kinds})" if kinds else counted(len(table), "shape")
 
 

@@ -271,6 +271,7 @@ def _served(table: KernelTable) -> str:
     origins = {
         elsewhere: found["transferred"],
         "Chosen by a search, not judged in a final": found["searched"] + found["exhaustive"],
+        "Without a time of cuBLASLt": table.never_beside_library,
     }
     origin = "".join(f" {words}: {count}." for words, count in origins.items() if count)
     return f"- `{name}` serves a kernel of ours on {ours} of {len(table)} shapes ({with_pdl} with PDL){rest}.{origin}"

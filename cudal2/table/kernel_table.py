@@ -153,6 +153,7 @@ class KernelTable:
         how = "exact" if (entry.m, entry.n, entry.k) == (m, n, k) else f"nearest legal, {entry.mnk}"
         time = f", {entry.median_us:.3f} us there" if entry.median_us else ""
         reason = f", because {entry.reason}" if entry.reason else ""
+        reason += ", without a time of cuBLASLt" if entry.config is not None and entry.ref_us is None else ""
         return "; ".join([f"{m}_{n}_{k}: {entry.kernel_name} ({how}, {entry.evidence}{time}{reason})", *notes])
 
     def merge(self, other: KernelTable) -> KernelTable:
@@ -180,6 +181,11 @@ class KernelTable:
         """Entries by what they rest on, the weightiest first."""
         found = Counter(entry.evidence for entry in self.entries)
         return {kind: found[kind] for kind in reversed(EVIDENCE) if found[kind]}
+
+    @property
+    def never_beside_library(self) -> int:
+        """Kernels of ours without a time of cuBLASLt-AutoTuning: nothing says which of the two is faster there."""
+        return sum(entry.config is not None and entry.ref_us is None for entry in self.entries)
 
     @property
     def families(self) -> set[str]:
