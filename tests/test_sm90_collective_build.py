@@ -20,7 +20,9 @@ from cudal2.build.compiler import Compilation, compile_source
 from cudal2.build.nvcc import Nvcc, compile_kernel
 from cudal2.build.pool import BuildPool, build_all, build_here
 from cudal2.build.toolchain import Toolchain
+from cudal2.cli.build import _summary
 from cudal2.codegen import build_key, render
+from cudal2.errors import NothingValidError
 from cudal2.launch.collective import HostLibrary
 from cudal2.launch.driver import LaunchError
 from cudal2.launch.plan import ParamSets
@@ -68,6 +70,14 @@ def test_where_there_is_no_nvcc_one_line_says_so_and_other_families_build(tmp_pa
     assert results[build_key(CONFIG, "fp32", "tn")].reason == result.reason
     assert not list(tmp_path.glob("cache/*/sm90*")), "nothing that another machine could mistake for a result"
     assert toolchain.can_compile
+
+
+def test_a_build_that_this_machine_cannot_do_is_not_the_kernels_fault(nvcc: Path, run) -> None:
+    code, _, err = run("build", "--config", CONFIG.name)
+    assert code == 2 and "error: none of 1 kernels compiled" in err and "nvcc was not found" in err
+    rejected = CompileFailure("name", "0" * 64, "rejected by nvcc: no such thing", Path("log.txt"), 1.0)
+    with pytest.raises(NothingValidError, match="no such thing"):
+        _summary([rejected], 1.0, as_json=False)
 
 
 def test_where_there_are_no_headers_their_absence_is_the_reason(nvcc: Path) -> None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from cudal2.cli import arguments as shared
 from cudal2.cli.output import counted, note, print_json, print_table
-from cudal2.errors import NothingValidError
+from cudal2.errors import NothingValidError, ToolchainError
 from cudal2.problem import Problem
 from cudal2.space.config import KernelConfig
 
@@ -142,5 +142,7 @@ def _summary(results: list[Any], seconds: float, as_json: bool) -> int:
             note(f"log of {failure.name}: {failure.log_path}")
         note(f"{seconds:.1f} s")
     if not built:
-        raise NothingValidError(f"none of {len(results)} kernels compiled; first reason: {failures[0].reason}")
+        # A compiler that rejects a source leaves a log; without one it is this machine that cannot.
+        error = NothingValidError if any(failure.log_path for failure in failures) else ToolchainError
+        raise error(f"none of {len(results)} kernels compiled; first reason: {failures[0].reason}")
     return 0
