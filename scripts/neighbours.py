@@ -22,7 +22,7 @@ from cudal2.cli.output import note, print_table
 from cudal2.errors import NothingValidError
 from cudal2.problem import Problem
 from cudal2.records.recording import read_records
-from cudal2.search.surrogate import log_behind
+from cudal2.search.surrogate import Behind, log_behind
 from cudal2.settings import load_shapes
 from cudal2.space.config import KernelConfig
 from cudal2.table import Entry, Header, KernelTable
@@ -54,9 +54,7 @@ def main() -> None:
     note(f"{len(asked) - len(known)} of {len(asked)} shapes have no time for what would serve them, or nothing would")
 
 
-def regrets(
-    behind: Mapping[Problem, Mapping[KernelConfig, float]], header: Header, asked: list[Problem]
-) -> dict[Problem, float | None]:
+def regrets(behind: Behind, header: Header, asked: list[Problem]) -> dict[Problem, float | None]:
     """How much longer than the best known each shape would take; ``None`` where its records do not say."""
     entries = [Entry(p.m, p.n, p.k, _best(values), None, 1.0, None, "searched", True) for p, values in behind.items()]
     found: dict[Problem, float | None] = {}

@@ -28,8 +28,8 @@ from cudal2.progress import Progress
 from cudal2.records.measurement import Measurement
 from cudal2.records.recording import read_records
 from cudal2.runners.plan import in_passes, write_plan
-from cudal2.search.shortlist import Behind, Shortlister, analytic_shortlist
-from cudal2.search.surrogate import log_behind
+from cudal2.search.shortlist import Shortlister, analytic_shortlist
+from cudal2.search.surrogate import Behind, log_behind
 from cudal2.settings import load_shapes
 from cudal2.space.config import KernelConfig
 

@@ -2,7 +2,6 @@
 
 import dataclasses
 import json
-import logging
 import multiprocessing
 import re
 
@@ -10,7 +9,6 @@ import pytest
 from fabricated_finals import final_rows
 from fabricated_recording import FINGERPRINT
 
-from cudal2.cli.main import main
 from cudal2.errors import EnvironmentProblemError, TableError
 from cudal2.problem import Problem
 from cudal2.records.measurement import Measurement, Status
@@ -181,51 +179,6 @@ def test_soft_differences_are_named_and_unknown_never_matches():
     assert changed == ["driver: measured with 0, here 600"]
     unknown = dataclasses.replace(HEADER, soft={"driver": "unknown"})
     assert unknown.soft_differences({"driver": "unknown"}) != []
-
-
-# The search path
-
-
-@pytest.fixture
-def places(tmp_path, monkeypatch):
-    monkeypatch.setenv("CUDAL2_TABLE_PATH", f"{tmp_path / 'first'}:{tmp_path / 'second'}")
-    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "home"))
-    return {
-        "first": tmp_path / "first",
-        "second": tmp_path / "second",
-        "user": tmp_path / "home" / "cudal2" / "tables",
-    }
-
-
-def test_the_first_place_with_a_fit_wins(table, places, caplog):
-    table.save(places["user"] / "b.json")
-    assert KernelTable.load(device=HEADER.device).path == places["user"] / "b.json"
-    table.save(places["second"] / "a.json")
-    assert KernelTable.load(device=HEADER.device).path == places["second"] / "a.json"
-    KernelTable(dataclasses.replace(HEADER, acc="fp16"), []).save(places["first"] / "other.json")
-    with caplog.at_level(logging.INFO, "cudal2"):
-        assert KernelTable.load(device=HEADER.device).path == places["second"] / "a.json"
-    assert str(places["second"] / "a.json") in caplog.text
-
-
-def test_a_single_file_may_stand_on_the_path(table, places):
-    table.save(places["first"])
-    assert KernelTable.load(device=HEADER.device).path == places["first"]
-
-
-def test_no_fit_says_what_there_is_and_what_makes_one(table, places):
-    table.save(places["first"] / "a.json")
-    device = dataclasses.replace(HEADER.device, sm_count=114)
-    message = r"no kernel table for sm90_114sm_141gb, fp32, tn .*sm90_132sm_141gb_fp32_tn.*cudal2 train"
-    with pytest.raises(TableError, match=message):
-        KernelTable.load(device=device)
-
-
-def test_an_ambiguous_place_is_a_miss(table, places):
-    table.save(places["first"] / "a.json")
-    table.save(places["first"] / "b.json")
-    with pytest.raises(TableError, match="several tables fit"):
-        KernelTable.load(device=HEADER.device)
 
 
 # Lookup
@@ -444,48 +397,3 @@ def test_a_table_made_from_a_recording_names_its_device(tiny_recording):
             row.median_us for row in tiny_recording.measurements() if row.problem == problem and row.config and row.ok
         )
         assert item.median_us == pytest.approx(min(fastest * 1.01, item.ref_us), rel=0.01)
-
-
-def test_choices_go_over_to_the_other_layout_where_they_are_legal_and_give_way_to_what_is_measured(tmp_path, capsys):
-    narrow = dataclasses.replace(SMALL, tile_n=32)
-    rows = [entry("1024_1024_1024", LARGE), entry("64_64_64", narrow), entry("64_60_64"), lost("8192_64_64")]
-    table = KernelTable(HEADER, rows)
-    moved = table.for_operands(layout="nn")
-    assert [found.mnk for found in moved.entries] == ["64_64_64", "1024_1024_1024", "8192_64_64"], (
-        "60 columns have no map"
-    )
-    assert {found.evidence for found in moved.entries} == {"transferred"} and moved.header.layout == "nn"
-    table.save(tmp_path / "tn.json")
-    measured = KernelTable(moved.header, [entry("64_64_64", SMALL, median_us=9.0, evidence="searched")])
-    measured.save(tmp_path / "nn.json")
-    assert (
-        main(["table", "transfer", str(tmp_path / "tn.json"), "--layout", "nn", "--out", str(tmp_path / "nn.json")])
-        == 0
-    )
-    assert "3 shapes (1 searched, 2 transferred)" in capsys.readouterr().err
-    assert KernelTable.load(tmp_path / "nn.json").lookup(64, 64, 64).config == SMALL
-    assert (
-        main(["table", "transfer", str(tmp_path / "tn.json"), "--layout", "tn", "--out", str(tmp_path / "x.json")]) == 2
-    )
-    assert "give another --acc" in capsys.readouterr().err and not (tmp_path / "x.json").exists()
-
-
-def test_choices_go_over_to_the_other_accumulator(tmp_path, run):
-    KernelTable(HEADER, [entry("1024_1024_1024", LARGE), lost("8192_64_64")]).save(tmp_path / "fp32.json")
-    code, _, err = run("table", "transfer", tmp_path / "fp32.json", "--acc", "fp16", "--out", tmp_path / "fp16.json")
-    assert code == 0 and "2 shapes (2 transferred)" in err
-    moved = KernelTable.load(tmp_path / "fp16.json")
-    assert moved.header.acc == "fp16" and moved.lookup(1024, 1024, 1024).config == LARGE
-    code, _, err = run(
-        "table", "transfer", tmp_path / "fp32.json", "--acc", "fp16", "--dtype", "bf16", "--out", tmp_path / "no.json"
-    )
-    assert code == 2 and "no tensor core adds products of bf16 in fp16" in err
-
-
-def test_choices_made_for_bf16_go_over_to_an_accumulator_that_bf16_lacks(tmp_path, run):
-    header = dataclasses.replace(HEADER, dtype="bf16")
-    KernelTable(header, [entry("1024_1024_1024", LARGE)]).save(tmp_path / "bf16.json")
-    operands = ("--acc", "fp16", "--layout", "nn", "--dtype", "fp16")
-    code, _, err = run("table", "transfer", tmp_path / "bf16.json", *operands, "--out", tmp_path / "fp16.json")
-    assert code == 0 and "1 shape (1 transferred)" in err
-    assert KernelTable.load(tmp_path / "fp16.json").header.problem(1, 1, 1).signature == ("fp16", "nn", "fp16")

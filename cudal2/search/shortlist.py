@@ -7,7 +7,7 @@ sizes. A surrogate learned from all records ranks the result; a few of a kind ar
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import reduce
 from typing import Any
@@ -19,13 +19,11 @@ from cudal2.arch import SM90, Arch
 from cudal2.floor import floor_us
 from cudal2.problem import Problem
 from cudal2.search.analytic import columns_of, predict_us, rank
-from cudal2.search.surrogate import Surrogate
+from cudal2.search.surrogate import Behind, Surrogate
 from cudal2.space.config import KernelConfig, Sm90SmallConfig, Sm90WsConfig
 from cudal2.space.families import FAMILIES
 from cudal2.space.refit import transposed, with_axes
 from cudal2.space.space import SearchSpace
-
-Behind = Mapping[Problem, Mapping[KernelConfig, float]]
 
 #: A configuration is a pattern for other shapes if it is one of so many, and not further behind, on a shape of its own.
 PATTERNS_PER_SHAPE, PATTERN_BEHIND = 24, 0.12

@@ -28,17 +28,11 @@ if TYPE_CHECKING:
 
 Floats = NDArray[np.float64]
 Columns = Mapping[str, NDArray[Any]]
+#: Logarithm of each configuration's time over the best of its shape.
+Behind = Mapping[Problem, Mapping[KernelConfig, float]]
 
 #: What one figure of a family without the axis stands for, beside what the analytic model takes.
-_ABSENT: dict[str, Any] = {
-    **ABSENT,
-    "variant": "",
-    "warps": 0,
-    "l2_prefetch": 0,
-    "split_via": "cluster",
-    "store_hint": "normal",
-    "producer_registers": 0,
-}
+_ABSENT: dict[str, Any] = {**ABSENT, "variant": "", "warps": 0, "l2_prefetch": 0}
 #: Logarithms of the time ratio: beyond the first a configuration is just slow, within the second it matters most.
 SLOW, NEAR = 0.7, 0.15
 #: Trees, their leaves and how much each corrects.
@@ -62,24 +56,30 @@ def features(problem: Problem, configs: Sequence[KernelConfig], arch: Arch = SM9
     """One row per configuration: its axes, and how the shape falls into its tiles, waves and stages."""
     c = columns_of_configs(configs)
     small = np.array([config.family != Sm90WsConfig.family for config in configs])
-    side_m, side_n = np.where(c["swap_ab"], (c["tile_n"], c["tile_m"]), (c["tile_m"], c["tile_n"]))
-    tiles_m = ceil_div(problem.m, c["tile_m"] * c["cluster_m"]) * c["cluster_m"]
-    tiles_n = ceil_div(problem.n, c["tile_n"] * c["cluster_n"]) * c["cluster_n"]
-    ctas = tiles_m * tiles_n * c["split_k"]
-    waves, layers = ctas / (arch.sm_count * c["ctas_per_sm"]), ctas / arch.sm_count
-    share = ceil_div(ceil_div(problem.k, c["tile_k"]), c["split_k"])
-    ring_bytes = 2.0 * c["stages"] * c["tile_k"] * (c["tile_m"] + c["tile_n"])
-    width = c["tile_m"] / c["cluster_n"] + c["tile_n"] / c["cluster_m"]
-    fast, slow = np.where(c["raster"] == "m", (tiles_m, tiles_n), (tiles_n, tiles_m))
-    reads = problem.m * tiles_n / c["cluster_n"] + problem.n * tiles_m / c["cluster_m"]
+    floor_us = max(terms_us(problem.m, problem.n, problem.k).values())
+    columns = [
+        *(np.full(len(configs), value) for value in _sizes(problem)),
+        small,
+        *_choices(c, problem),
+        *_tiling(c, problem, arch),
+        _analytic(problem, c, small, arch) - math.log(floor_us),
+    ]
+    return np.column_stack(columns).astype(np.float64)
+
+
+def _sizes(problem: Problem) -> list[float]:
+    """What the shape alone says: its sizes, what bounds it, and how much of its traffic is C."""
     terms = terms_us(problem.m, problem.n, problem.k)
     floor_us = max(terms.values())
     sizes = [math.log2(value) for value in (problem.m, problem.n, problem.k, floor_us)]
     sizes += [math.log2(terms[name] / floor_us) for name in ("tensor", "hbm")]
-    sizes += [2.0 * problem.m * problem.n / problem.bytes_min]
-    rows = [
-        *(np.full(len(configs), value) for value in sizes),
-        small,
+    return [*sizes, 2.0 * problem.m * problem.n / problem.bytes_min]
+
+
+def _choices(c: Columns, problem: Problem) -> list[NDArray[Any]]:
+    """The axes, as a tree splits them best."""
+    side_m, side_n = np.where(c["swap_ab"], (c["tile_n"], c["tile_m"]), (c["tile_m"], c["tile_n"]))
+    return [
         c["variant"] == "mma",
         c["swap_ab"],
         np.log2(side_m),
@@ -94,6 +94,22 @@ def features(problem: Problem, configs: Sequence[KernelConfig], arch: Arch = SM9
         c["schedule"] == "pingpong",
         c["epilogue"] == "tma",
         c["cluster_m"] * c["cluster_n"],
+    ]
+
+
+def _tiling(c: Columns, problem: Problem, arch: Arch) -> list[NDArray[Any]]:
+    """How the shape falls into tiles, waves and stages, and what crosses L2."""
+    tiles_m = ceil_div(problem.m, c["tile_m"] * c["cluster_m"]) * c["cluster_m"]
+    tiles_n = ceil_div(problem.n, c["tile_n"] * c["cluster_n"]) * c["cluster_n"]
+    ctas = tiles_m * tiles_n * c["split_k"]
+    waves, layers = ctas / (arch.sm_count * c["ctas_per_sm"]), ctas / arch.sm_count
+    share = ceil_div(ceil_div(problem.k, c["tile_k"]), c["split_k"])
+    ring_bytes = 2.0 * c["stages"] * c["tile_k"] * (c["tile_m"] + c["tile_n"])
+    width = c["tile_m"] / c["cluster_n"] + c["tile_n"] / c["cluster_m"]
+    fast, slow = np.where(c["raster"] == "m", (tiles_m, tiles_n), (tiles_n, tiles_m))
+    reads = problem.m * tiles_n / c["cluster_n"] + problem.n * tiles_m / c["cluster_m"]
+    floor_us = max(terms_us(problem.m, problem.n, problem.k).values())
+    return [
         np.log2(ctas),
         np.log2(waves),
         np.ceil(waves),
@@ -114,9 +130,7 @@ def features(problem: Problem, configs: Sequence[KernelConfig], arch: Arch = SM9
         np.log2(2.0 * width * c["tile_k"]),
         np.log2(2.0 * problem.k * reads / 8e6 / floor_us),
         np.log2(c["tile_m"] * c["tile_n"] / width),
-        _analytic(problem, c, small, arch) - math.log(floor_us),
     ]
-    return np.column_stack(rows).astype(np.float64)
 
 
 def _analytic(problem: Problem, columns: Columns, small: NDArray[np.bool_], arch: Arch) -> Floats:
@@ -177,7 +191,7 @@ class Surrogate:
         NothingValidError: There is nothing to learn from.
     """
 
-    def __init__(self, behind: Mapping[Problem, Mapping[KernelConfig, float]], arch: Arch = SM90) -> None:
+    def __init__(self, behind: Behind, arch: Arch = SM90) -> None:
         self._arch = arch
         if not any(behind.values()):
             raise NothingValidError("no correct measurement to learn a ranking from")
