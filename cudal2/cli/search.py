@@ -51,7 +51,8 @@ def add(commands: Any) -> argparse.ArgumentParser:
         nargs="+",
         type=Path,
         metavar="RECORDS",
-        help="with beam: begin with each shape's best in these recordings or directories of records",
+        help="with beam: begin with each shape's best in these recordings or directories of records, else with those "
+        "of the nearest shapes, refitted",
     )
     parser.add_argument("--records", type=Path, metavar="DIR", help="with gpu: append every measurement there")
     parser.add_argument("--table", type=Path, metavar="FILE", help="merge the winners into this kernel table")
