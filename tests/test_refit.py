@@ -105,3 +105,11 @@ def test_a_tile_that_hardly_covers_the_shape_gives_way_on_the_side_that_is_free(
     # wgmma's own side is of 64 rows: the other one gives way alone.
     assert moved(replace(SPLIT, split_k=1), "64_16384_1024", "72_16384_1024").tile_m == 64
     assert moved(replace(SPLIT, split_k=1), "16384_64_1024", "16384_88_1024").tile_n in (48, 96)
+
+
+def test_where_tma_cannot_store_the_rows_of_c_registers_do() -> None:
+    hinted = replace(WAVES, store_hint="evict_first")
+    found = moved(hinted, "8192_8192_1024", "8192_8191_1024")
+    assert found is not None and (found.epilogue, found.store_hint) == ("direct", "normal")
+    assert (found.tile_m, found.tile_n, found.schedule) == (WAVES.tile_m, WAVES.tile_n, WAVES.schedule)
+    assert moved(hinted, "8192_8192_1024", "8191_8192_1024").epilogue == "tma"

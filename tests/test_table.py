@@ -232,11 +232,11 @@ def test_whether_a_library_serves_is_for_the_nearest_entry_to_say():
 
 
 def test_a_neighbour_that_is_illegal_here_is_passed_over():
-    stored_by_tma, directly = SMALL, SPLIT
-    table = KernelTable(HEADER, [entry("64_64_512", stored_by_tma), entry("64_128_512", directly)])
-    # A TMA store needs whole groups of 8 columns.
-    assert table.best(64, 68, 512).mnk == "64_128_512"
-    assert "64_64_512 passed over: store_box" in table.explain(64, 68, 512)
+    narrow = dataclasses.replace(SMALL, tile_k=32)
+    table = KernelTable(HEADER, [entry("64_64_256", narrow), entry("64_128_512", SPLIT)])
+    # Tiles of 32 along K are for short K alone.
+    assert table.best(64, 64, 320).mnk == "64_128_512"
+    assert "64_64_256 passed over: narrow_depth" in table.explain(64, 64, 320)
 
 
 def test_a_neighbour_keeps_its_cubin_with_run_time_axes_that_fit():

@@ -17,6 +17,9 @@ from cudal2.space.space import SearchSpace
 #: Logarithm of more waste from which the tile gives way, and what a factor between its sides is worth of it.
 RETILE_FROM, RETILE_COST = 0.1, 0.2
 
+#: Rows of C that a tensor map can describe are multiples of it: 16 bytes (CUDA driver API, cuTensorMapEncodeTiled).
+TMA_STORE_COLUMNS = 8
+
 
 def refit(config: KernelConfig, source: Problem, problem: Problem, space: SearchSpace) -> KernelConfig | None:
     """The configuration as suits ``problem``, if anything like it is legal there; on its own shape it stays as it is.
@@ -41,8 +44,15 @@ def refit(config: KernelConfig, source: Problem, problem: Problem, space: Search
 
 
 def suited(config: KernelConfig, problem: Problem) -> KernelConfig:
-    """The configuration with what the problem decides and no search chooses: how wide its rows can be copied."""
-    return replace(config, copy_bytes=problem.alignment_bytes) if isinstance(config, Sm80MmaConfig) else config
+    """The configuration with what the problem decides and no search chooses: how wide its rows can be copied.
+
+    Where TMA cannot store the rows of C, registers do.
+    """
+    if isinstance(config, Sm80MmaConfig):
+        return replace(config, copy_bytes=problem.alignment_bytes)
+    if isinstance(config, Sm90WsConfig) and problem.n % TMA_STORE_COLUMNS:
+        return replace(config, epilogue="direct", store_hint="normal")
+    return config
 
 
 def transposed(problem: Problem, config: KernelConfig) -> tuple[Problem, KernelConfig] | None:
