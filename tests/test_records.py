@@ -16,7 +16,7 @@ from cudal2.errors import EnvironmentProblemError, RecordError
 from cudal2.problem import Problem
 from cudal2.records.fingerprint import Fingerprint
 from cudal2.records.measurement import Measurement, Status
-from cudal2.records.shards import RecordLog, dedupe, read_shards
+from cudal2.records.shards import RecordLog, dedupe, read_shards, require_environment
 from cudal2.space.space import SearchSpace
 
 PROBLEM = Problem(128, 256, 512)
@@ -116,6 +116,21 @@ def test_mixed_fingerprints_are_refused_unless_asked_for(tmp_path, rows):
     shards = read_shards(tmp_path, allow_mixed=True)
     assert {fingerprint.driver for fingerprint in shards.fingerprints} == {"0", "581.1"}
     assert len(shards.measurements) == len(rows)
+
+
+def test_what_is_recorded_next_must_be_of_the_same_environment(tmp_path, rows):
+    other = dataclasses.replace(FINGERPRINT, driver="581.1")
+    require_environment(tmp_path / "none", other)
+    write(tmp_path, rows[:1])
+    (tmp_path / "0.jsonl").write_text('{"kind": "sess')
+    (tmp_path / "1.jsonl").touch()
+    require_environment(tmp_path, FINGERPRINT)
+    with pytest.raises(RecordError, match=r"records of another environment .*driver: .* != 581.1"):
+        require_environment(tmp_path, other)
+    for broken in ("[]", '{"kind": "measurement"}', '{"kind": "session", "schema": 1, "fingerprint": {}}'):
+        (tmp_path / "2.jsonl").write_text(f"{broken}\n")
+        with pytest.raises(RecordError, match=r"2\.jsonl:1: "):
+            require_environment(tmp_path, FINGERPRINT)
 
 
 def test_an_empty_directory_says_what_writes_records(tmp_path):

@@ -160,12 +160,22 @@ def require_environment(directory: Path, fingerprint: Fingerprint) -> None:
         RecordError: They are of another environment, or one is no shard.
     """
     for path in shard_files(directory):
-        for _, header in islice(_lines(path), 1):
-            if header is not None and (theirs := _header_fingerprint(header)) != fingerprint:
-                raise RecordError(
-                    f"{directory} holds records of another environment "
-                    f"({'; '.join(theirs.differences(fingerprint))}): record into another directory"
-                )
+        theirs = _environment(path)
+        if theirs is not None and theirs != fingerprint:
+            raise RecordError(
+                f"{directory} holds records of another environment "
+                f"({'; '.join(theirs.differences(fingerprint))}): record into another directory"
+            )
+
+
+def _environment(path: Path) -> Fingerprint | None:
+    """A shard's, without reading its rows; ``None`` if its process died before the header was complete."""
+    for number, header in islice(_lines(path), 1):
+        try:
+            return _header_fingerprint(header) if header is not None else None
+        except (RecordError, UsageError, ValueError, KeyError, TypeError, AttributeError) as error:
+            raise RecordError(f"{path}:{number}: {error or type(error).__name__}") from error
+    return None
 
 
 def read_rows(
