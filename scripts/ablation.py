@@ -21,7 +21,7 @@ from cudal2.cli.main import guarded
 from cudal2.errors import UsageError
 from cudal2.floor import floor_us
 from cudal2.problem import Problem
-from cudal2.records.measurement import Measurement
+from cudal2.records.measurement import Measurement, costs
 from cudal2.records.recording import bundled_recording, read_records
 from cudal2.report.section import replace_section
 from cudal2.space.axes import Axis
@@ -100,10 +100,7 @@ def relative_times(path: Path, family: str = "") -> Times:
             columns[row.problem].append(row)
     times: Times = {}
     for problem, column in columns.items():
-        paired = all(row.speedup for row in column)
-        times[problem] = {
-            row.config: 1.0 / row.speedup if paired and row.speedup else row.median_us for row in column if row.config
-        }
+        times[problem] = {row.config: cost for row, cost in zip(column, costs(column), strict=True) if row.config}
     return times
 
 

@@ -22,7 +22,7 @@ from cudal2.cli import arguments as shared
 from cudal2.cli.main import guarded
 from cudal2.cli.output import counted, note
 from cudal2.errors import NothingValidError, UsageError
-from cudal2.floor import floor_us
+from cudal2.floor import HEATING_FLOOR_US, heats
 from cudal2.problem import Problem
 from cudal2.progress import Progress
 from cudal2.records.measurement import Measurement
@@ -34,9 +34,6 @@ from cudal2.settings import load_shapes
 from cudal2.space.config import KernelConfig
 
 Propose: TypeAlias = Callable[[Problem, int, Collection[KernelConfig]], list[KernelConfig]]
-
-#: Floor above which a shape gets the shorter list: each of its measurements takes longer, and fewer kernels suit it.
-LARGE_US = 100.0
 
 
 def main() -> None:
@@ -58,7 +55,8 @@ def main() -> None:
     shortlists: dict[Problem, list[KernelConfig]] = {}
     with Progress("shortlist", len(problems)) as progress:
         for problem in problems:
-            count = arguments.top if floor_us(problem.m, problem.n, problem.k) <= LARGE_US else arguments.top_large
+            # Each measurement of a shape that heats the chip takes longer, and fewer kernels suit it.
+            count = arguments.top_large if heats(problem.m, problem.n, problem.k) else arguments.top
             shortlists[problem] = propose(problem, count, tried.get(problem, ()))
             progress.advance(note=problem.mnk)
     work = in_passes(shortlists, arguments.first, arguments.seed)
@@ -91,7 +89,10 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--pdl", choices=("on", "off"), default="on", help="rows to learn from (default on)")
     parser.add_argument("--top", type=shared.positive, default=10, help="configurations a shape (default 10)")
     parser.add_argument(
-        "--top-large", type=shared.positive, default=6, help=f"where the floor is over {LARGE_US:g} us (default 6)"
+        "--top-large",
+        type=shared.positive,
+        default=6,
+        help=f"where the floor is over {HEATING_FLOOR_US:g} us (default 6)",
     )
     parser.add_argument("--first", type=shared.positive, default=4, help="of these in the first pass (default 4)")
     parser.add_argument("--seed", type=shared.seed, default=0, help="seed of the order of shapes (default 0)")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import statistics
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, Literal, get_args
@@ -133,3 +134,14 @@ class Measurement:
         """
         values = {"process_rounds": (), **values}
         return from_plain(cls, values, status=Status, times_us=tuple, ref_times_us=tuple, process_rounds=tuple)
+
+
+def costs(rows: Sequence[Measurement]) -> list[float]:
+    """What ranks correct rows of one shape, the lower the better.
+
+    Where every row has its reference, the time over the reference's in the same rounds: clocks drift over a recording,
+    and both drift alike. Else the median time, microseconds.
+    """
+    if all(row.speedup for row in rows):
+        return [1.0 / row.speedup for row in rows if row.speedup]
+    return [row.median_us for row in rows]

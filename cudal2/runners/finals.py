@@ -17,7 +17,7 @@ from cudal2.build.pool import BuildPool
 from cudal2.codegen import build_key
 from cudal2.problem import Problem
 from cudal2.records.finals import group_finals
-from cudal2.records.measurement import Measurement
+from cudal2.records.measurement import Measurement, costs
 from cudal2.records.shards import RecordLog
 from cudal2.settings import BenchSettings
 from cudal2.space.config import KernelConfig
@@ -31,23 +31,18 @@ Plan = Sequence[tuple[Problem, Sequence[KernelConfig]]]
 
 
 def best_configs(measurements: Iterable[Measurement], count: int) -> dict[Problem, list[KernelConfig]]:
-    """The ``count`` best correct configurations of each problem and PDL setting; the settings rank differently.
-
-    Where every row has its reference, the ratio to it counts: clocks drift over a recording, and both drift alike.
-    """
+    """The ``count`` best correct configurations of each problem and PDL setting; the settings rank differently."""
     columns: dict[tuple[Problem, bool], list[Measurement]] = defaultdict(list)
     for row in measurements:
         if row.ok and row.config is not None:
             columns[row.problem, row.pdl].append(row)
     best: dict[Problem, list[KernelConfig]] = defaultdict(list)
     for (problem, _), rows in sorted(columns.items()):
-        paired = all(row.speedup for row in rows)
-        cost: dict[KernelConfig, float] = {}
-        for row in rows:
+        least: dict[KernelConfig, float] = {}
+        for row, cost in zip(rows, costs(rows), strict=True):
             assert row.config is not None
-            value = 1.0 / row.speedup if paired and row.speedup else row.median_us
-            cost[row.config] = min(cost.get(row.config, math.inf), value)
-        fastest = sorted(cost, key=lambda config: (cost[config], config.name))[:count]
+            least[row.config] = min(least.get(row.config, math.inf), cost)
+        fastest = sorted(least, key=lambda config: (least[config], config.name))[:count]
         best[problem] += [config for config in fastest if config not in best[problem]]
     return dict(best)
 

@@ -17,6 +17,10 @@ from cudal2.space.rule import Choice, Rule, ceil_div
 WARP = 32
 #: Schedulers of a multiprocessor; each has a quarter of the registers for the warps it is dealt.
 PARTITIONS = 4
+#: CTAs that may share operands: with more, few clusters fit the GPCs, of 16 to 18 SMs.
+MULTICAST_CTAS = 4
+#: Rows of one swizzle atom in shared memory; a multicast slice is whole atoms.
+SWIZZLE_ROWS = 8
 
 #: A number of one CTA; elementwise on arrays.
 PerCta = Callable[[Choice], Any]
@@ -49,6 +53,31 @@ def tile_k_padding(unit: int) -> Rule:
         lambda c, p, a: c.tile_k <= rounded(p),
         lambda c, p, a: f"tile_k {c.tile_k} exceeds k = {p.k} rounded up to {rounded(p)}: the rest would be zeros",
         by_size=True,
+    )
+
+
+def multicast_slice(otherwise: str = "") -> Rule:
+    """CTAs of a cluster load equal slices of what they share, in whole swizzle atoms.
+
+    Args:
+        otherwise: What becomes of a kernel that does not, behind the reason.
+    """
+
+    def b_extent(choice: Choice, problem: Problem) -> Any:
+        return choice.tile_n if problem.layout == "tn" else choice.tile_k
+
+    def whole(c: Choice, problem: Problem, arch: Arch) -> Any:
+        a_slices = np.equal(c.tile_m % (c.cluster_n * SWIZZLE_ROWS), 0)
+        return a_slices & np.equal(b_extent(c, problem) % (c.cluster_m * SWIZZLE_ROWS), 0)
+
+    return Rule(
+        "multicast_slice",
+        ("tile_m", "tile_n", "tile_k", "cluster_m", "cluster_n"),
+        whole,
+        lambda c, p, a: (
+            f"multicast slices of {c.tile_m / c.cluster_n:g} rows of A and {b_extent(c, p) / c.cluster_m:g} of B "
+            f"are not multiples of {SWIZZLE_ROWS}{otherwise}"
+        ),
     )
 
 

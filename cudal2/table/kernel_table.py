@@ -103,7 +103,7 @@ class KernelTable:
         incumbent: KernelTable | None = None,
         dtype: Dtype = "fp16",
     ) -> KernelTable:
-        """Chooses a winner per shape: the lowest median, ties to the incumbent and then to the smaller kernel.
+        """Chooses a winner per shape: the fastest, ties to the incumbent and then to the smaller kernel.
 
         Args:
             measurements: Searched rows and finals; where a shape has a final, its latest one decides alone.

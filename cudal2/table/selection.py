@@ -1,4 +1,4 @@
-"""Which contestant wins a shape: the lowest median; ties go to the incumbent, then to the smaller kernel."""
+"""Which contestant wins a shape: the fastest; ties go to the incumbent, then to the smaller kernel."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from cudal2.problem import Acc, Dtype, Layout, Problem
 from cudal2.records.finals import REFERENCE, Final, group_finals
-from cudal2.records.measurement import Measurement, Mode
+from cudal2.records.measurement import Measurement, Mode, costs
 from cudal2.records.shards import dedupe
 from cudal2.space.config import KernelConfig
 from cudal2.space.families import family_of
@@ -110,18 +110,11 @@ def _entry(best: Measurement, rows: Sequence[Measurement], ref_us: float | None,
 
 
 def winner(rows: Sequence[Measurement], incumbent: KernelConfig | None = None) -> Measurement:
-    """The fastest of passed rows; among those within its noise the incumbent, else the smallest kernel.
-
-    Where every row has its reference, the ratio to it counts: clocks drift from row to row, and both drift alike.
-    """
-    paired = all(row.speedup for row in rows)
-
-    def cost(row: Measurement) -> float:
-        return 1.0 / row.speedup if paired and row.speedup else row.median_us
-
-    fastest = min(rows, key=lambda row: (cost(row), _size(row)))
-    limit = cost(fastest) * (1.0 + noise(fastest))
-    ties = [row for row in rows if cost(row) <= limit]
+    """The fastest of passed rows, by their ``costs``; among those within its noise the incumbent, else the smallest."""
+    ranked = list(zip(costs(rows), rows, strict=True))
+    least, fastest = min(ranked, key=lambda item: (item[0], _size(item[1])))
+    limit = least * (1.0 + noise(fastest))
+    ties = [row for cost, row in ranked if cost <= limit]
     return min(ties, key=lambda row: (row.config != incumbent, _size(row)))
 
 

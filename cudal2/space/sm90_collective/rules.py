@@ -12,16 +12,19 @@ import numpy as np
 from cudal2.arch import Arch
 from cudal2.problem import Problem
 from cudal2.space.config import Sm90CollectiveConfig
-from cudal2.space.rule import INT32_MAX, Choice, Rule, ceil_div, lifted
-from cudal2.space.shared_rules import shared_memory, split_k_depth, tile_k_padding, tma_alignment
+from cudal2.space.rule import INT32_MAX, Choice, Rule, lifted
+from cudal2.space.shared_rules import (
+    MULTICAST_CTAS,
+    multicast_slice,
+    shared_memory,
+    split_k_depth,
+    tile_k_padding,
+    tma_alignment,
+)
 from cudal2.space.sm90_collective import geometry as geo
 
 #: Accumulators of a thread: with more there is nothing left of 240 registers for the epilogue.
 ACCUMULATORS = 192
-#: CTAs that may share operands: with more, few clusters fit the GPCs, of 16 to 18 SMs.
-MULTICAST_CTAS = 4
-#: Rows of one swizzle atom in shared memory; a multicast slice is whole atoms.
-SWIZZLE_ROWS = 8
 #: Tiles along the shorter side that a swizzle takes (CUTLASS, ``get_log_swizzle_size``).
 SWIZZLE_TILES = {1: 1, 2: 2, 4: 3, 8: 6}
 #: Tiles along N: the second axis of a grid holds no more.
@@ -35,12 +38,6 @@ _swizzle_tiles = lifted(lambda c: SWIZZLE_TILES.get(c.max_swizzle, INT32_MAX), "
 
 def _is(choice: Choice, field: str, value: str) -> Any:
     return np.equal(getattr(choice, field), value)
-
-
-def _tiles(c: Choice, problem: Problem) -> tuple[Any, Any]:
-    """Tiles along M and N, in whole clusters."""
-    tiles_m, tiles_n = ceil_div(problem.m, c.tile_m), ceil_div(problem.n, c.tile_n)
-    return ceil_div(tiles_m, c.cluster_m) * c.cluster_m, ceil_div(tiles_n, c.cluster_n) * c.cluster_n
 
 
 def _rows(c: Choice, problem: Problem, arch: Arch) -> Any:
@@ -60,22 +57,8 @@ def _fits_registers_reason(c: Sm90CollectiveConfig, problem: Problem, arch: Arch
     return f"{int(_accumulators(c, problem))} accumulator registers per thread exceed {ACCUMULATORS}"
 
 
-def _slices_whole(c: Choice, problem: Problem, arch: Arch) -> Any:
-    b_extent = c.tile_n if problem.layout == "tn" else c.tile_k
-    a_slices = np.equal(c.tile_m % (c.cluster_n * SWIZZLE_ROWS), 0)
-    return a_slices & np.equal(b_extent % (c.cluster_m * SWIZZLE_ROWS), 0)
-
-
-def _slices_whole_reason(c: Sm90CollectiveConfig, problem: Problem, arch: Arch) -> str:
-    b_extent = c.tile_n if problem.layout == "tn" else c.tile_k
-    return (
-        f"multicast slices of {c.tile_m / c.cluster_n:g} rows of A and {b_extent / c.cluster_m:g} of B "
-        f"are not multiples of {SWIZZLE_ROWS}"
-    )
-
-
 def _addressable(c: Choice, problem: Problem, arch: Arch) -> Any:
-    tiles_m, tiles_n = _tiles(c, problem)
+    tiles_m, tiles_n = geo.tiles(c, problem.m, problem.n)
     sizes = (tiles_m * c.tile_m <= INT32_MAX) & (tiles_n * c.tile_n <= INT32_MAX)
     # The tiles are counted in 32 bits, and the largest swizzle rounds each side up.
     in_grid = (tiles_n <= GRID_Y) | ~_is(c, "schedule", "warpspecialized")
@@ -91,7 +74,7 @@ def _addressable_reason(c: Sm90CollectiveConfig, problem: Problem, arch: Arch) -
 
 
 def _swizzles(c: Choice, problem: Problem, arch: Arch) -> Any:
-    tiles_m, tiles_n = _tiles(c, problem)
+    tiles_m, tiles_n = geo.tiles(c, problem.m, problem.n)
     return _swizzle_tiles(c) <= np.maximum(1, np.minimum(tiles_m, tiles_n))
 
 
@@ -104,7 +87,7 @@ def _swizzles_reason(c: Sm90CollectiveConfig, problem: Problem, arch: Arch) -> s
 
 
 def _rasters(c: Choice, problem: Problem, arch: Arch) -> Any:
-    tiles_m, tiles_n = _tiles(c, problem)
+    tiles_m, tiles_n = geo.tiles(c, problem.m, problem.n)
     return _is(c, "raster", "heuristic") | ((tiles_m > 1) & (tiles_n > 1))
 
 
@@ -129,9 +112,7 @@ RULES: tuple[Rule, ...] = (
         lambda c, p, a: c.cluster_m * c.cluster_n <= MULTICAST_CTAS,
         lambda c, p, a: f"a cluster of {c.cluster_m} x {c.cluster_n} CTAs: multicast takes at most {MULTICAST_CTAS}",
     ),
-    Rule(
-        "multicast_slice", ("tile_m", "tile_n", "tile_k", "cluster_m", "cluster_n"), _slices_whole, _slices_whole_reason
-    ),
+    multicast_slice(),
     Rule(
         "store_alignment",
         ("epilogue",),

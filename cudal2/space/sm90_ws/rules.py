@@ -16,7 +16,9 @@ from cudal2.space.config import Sm90WsConfig
 from cudal2.space.raster import raster_rules
 from cudal2.space.rule import INT32_MAX, Choice, Rule, ceil_div, lifted, share_k_tiles
 from cudal2.space.shared_rules import (
+    MULTICAST_CTAS,
     WARP,
+    multicast_slice,
     occupancy,
     register_share,
     shared_memory,
@@ -34,10 +36,6 @@ DIRECT_WORKING_REGISTERS = 48
 #: Registers at entry with three consumers, and all that ptxas grants the operands of one wgmma, whatever setmaxnreg
 #: adds later: 192x224 (112 accumulators) does not compile (C7602, "register target of 138 or higher").
 THREE_CONSUMERS_CAP = 128
-#: Rows of one swizzle atom in shared memory; a multicast slice is whole atoms.
-SWIZZLE_ROWS = 8
-#: CTAs that may share operands: with more, few clusters fit the GPCs, of 16 to 18 SMs.
-MULTICAST_CTAS = 4
 #: The lesser of the two prefetch depths; a deeper one that finds no more to fetch is the same.
 SHALLOW_PREFETCH = 2
 
@@ -204,20 +202,6 @@ def _registers_move(c: Choice, problem: Problem, arch: Arch) -> Any:
     return np.equal(c.producer_registers, 0) | (named & np.equal(c.ctas_per_sm, 1))
 
 
-def _slices_whole(c: Choice, problem: Problem, arch: Arch) -> Any:
-    b_extent = c.tile_n if problem.layout == "tn" else c.tile_k
-    a_slices = np.equal(c.tile_m % (c.cluster_n * SWIZZLE_ROWS), 0)
-    return a_slices & np.equal(b_extent % (c.cluster_m * SWIZZLE_ROWS), 0)
-
-
-def _slices_whole_reason(c: Sm90WsConfig, problem: Problem, arch: Arch) -> str:
-    b_extent = c.tile_n if problem.layout == "tn" else c.tile_k
-    return (
-        f"multicast slices of {c.tile_m / c.cluster_n:g} rows of A and {b_extent / c.cluster_m:g} of B "
-        f"are not multiples of {SWIZZLE_ROWS}, so the bytes a stage waits for never add up"
-    )
-
-
 def _stores_boxes(c: Choice, problem: Problem, arch: Arch) -> Any:
     return np.equal(c.epilogue, "direct") | (np.equal(c.tile_n % 16, 0) & (problem.n % 8 == 0))
 
@@ -313,9 +297,7 @@ RULES: tuple[Rule, ...] = (
         lambda c, p, a: np.equal(c.store_hint, "normal") | np.equal(c.epilogue, "tma"),
         lambda c, p, a: "evict-first stores go by TMA; the epilogue is direct",
     ),
-    Rule(
-        "multicast_slice", ("tile_m", "tile_n", "tile_k", "cluster_m", "cluster_n"), _slices_whole, _slices_whole_reason
-    ),
+    multicast_slice(", so the bytes a stage waits for never add up"),
     Rule(
         "store_box",
         ("tile_n", "epilogue"),
