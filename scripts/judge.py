@@ -3,11 +3,12 @@
     python scripts/judge.py RECORDS... --out cudal2/data/finals [--top 2] [--minutes 9] [--with quack,triton]
     python scripts/judge.py RECORDS... --acc fp16 --take-over --shapes-file repeat24 --out DIR
     python scripts/judge.py RECORDS... --dtype bf16 --take-over --shapes-file repeat24 --out DIR
+    python scripts/judge.py RECORDS... --plan plan.jsonl --out DIR
 
 Each of RECORDS is a .parquet recording or a directory of shards. Each shape's fastest configurations, per PDL setting,
-meet in one process; the best of them meets torch.matmul, cuBLAS and cuBLASLt in shuffled interleaved rounds of fresh
-processes. Every row is appended to a new shard in --out. Shapes that have a final there are left out, so that the same
-command goes on where it stopped.
+and those of the plan, meet in one process; the best of them meets torch.matmul, cuBLAS and cuBLASLt in shuffled
+interleaved rounds of fresh processes. Every row is appended to a new shard in --out. Shapes that have a final there are
+left out, so that the same command goes on where it stopped.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from cudal2.cli.backend import require_gpu
 from cudal2.cli.eval import PDL_COLUMNS
 from cudal2.cli.main import guarded
 from cudal2.cli.output import note
+from cudal2.errors import UsageError
 from cudal2.problem import Acc, Dtype, Problem, require_accumulator
 from cudal2.records.measurement import Measurement
 from cudal2.records.recording import read_records
@@ -32,6 +34,7 @@ from cudal2.records.shards import RecordLog, read_shards, shard_files
 from cudal2.report.board import boards
 from cudal2.runners.finals import already_judged, best_configs, run_finals
 from cudal2.runners.local import LocalRunner
+from cudal2.runners.plan import read_plan
 from cudal2.settings import load_bench, load_shapes
 from cudal2.space.config import KernelConfig
 from cudal2.space.families import FAMILIES
@@ -42,10 +45,14 @@ def main() -> None:
     """Plans, judges, says how it went."""
     arguments = parse()
     require_accumulator(arguments.acc, arguments.dtype)
+    if not arguments.records and arguments.plan is None:
+        raise UsageError("judge.py needs RECORDS or --plan FILE to choose from")
     require_gpu(arguments.device)
     contestants.require(arguments.optional)
     records = [row for path in arguments.records for row in read_records(path, allow_mixed=True).measurements]
     best = best_configs(records, arguments.top)
+    for problem, configs in read_plan(arguments.plan) if arguments.plan else ():
+        best[problem] = list(dict.fromkeys([*best.get(problem, ()), *configs]))
     if arguments.take_over:
         best = taken_over(best, arguments.acc, arguments.dtype)
     before = read_shards(arguments.out, allow_mixed=True).measurements if shard_files(arguments.out) else ()
@@ -83,8 +90,9 @@ def main() -> None:
 def parse() -> argparse.Namespace:
     """The command line."""
     parser = shared.Parser(description=__doc__)
-    parser.add_argument("records", type=Path, nargs="+", help="a .parquet recording, or a directory of shards")
+    parser.add_argument("records", type=Path, nargs="*", help="a .parquet recording, or a directory of shards")
     parser.add_argument("--out", type=Path, required=True, help="directory of finals")
+    shared.add_plan(parser)
     parser.add_argument(
         "--top", type=shared.positive, default=2, help="configurations per shape and PDL setting (default 2)"
     )

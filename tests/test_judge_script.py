@@ -17,6 +17,7 @@ from cudal2.errors import RecordError, UsageError
 from cudal2.problem import Problem
 from cudal2.records.shards import RecordLog, read_shards
 from cudal2.runners import finals as finals_module
+from cudal2.runners.plan import write_plan
 from cudal2.space.config import Sm90WsConfig
 
 OTHER_DRIVER = dataclasses.replace(FINGERPRINT, driver="2")
@@ -63,6 +64,19 @@ def test_judges_the_best_of_each_shape_once(judge, monkeypatch, tmp_path, capsys
     assert "2 judged, 0 failed, 0 left" in said
     run(judge, monkeypatch, tmp_path / "records", "--out", out, "--top", "1")
     assert len(judge.requests) == 2, "what has a final is not judged again"
+
+
+def test_a_plan_adds_candidates_to_the_records_and_needs_none(judge, monkeypatch, tmp_path):
+    with RecordLog(tmp_path / "records", FINGERPRINT) as log:
+        log.append([row("64_64_64", "sm90_ws", [3.0], config=CONFIG)])
+    plan = tmp_path / "plan.jsonl"
+    write_plan(plan, [(Problem(64, 64, 64), (CONFIG, staged(3))), (Problem(128, 64, 64), (staged(4),))])
+    run(judge, monkeypatch, tmp_path / "records", "--plan", plan, "--out", tmp_path / "both")
+    run(judge, monkeypatch, "--plan", plan, "--out", tmp_path / "alone")
+    chosen = [(request.problem.mnk, [config for config, _ in request.candidates]) for request in judge.requests]
+    assert chosen == [("64_64_64", [CONFIG, staged(3)]), ("128_64_64", [staged(4)])] * 2
+    with pytest.raises(UsageError, match="needs RECORDS or --plan FILE"):
+        run(judge, monkeypatch, "--out", tmp_path / "none")
 
 
 def test_fp16_takes_legal_candidates_over_from_fp32_records_its_own_first(judge, monkeypatch, tmp_path):
