@@ -1,26 +1,29 @@
 """Runs every kernel family under compute-sanitizer, one small launch per corner of its space, and says what is found.
 
-    python scripts/sanitize.py [--families sm80_mma] [--tools memcheck racecheck] [--minutes 8] [--out FILE]
+    python scripts/sanitize.py [--families sm80_mma] [--tools memcheck racecheck] [--minutes 8] [--jobs 12] [--out FILE]
     python scripts/sanitize.py --build-only --cache-dir DIR       fill a cache for a machine that cannot compile
-    python scripts/sanitize.py --from FILE --readme kernels/README.md
+    python scripts/sanitize.py --from FILE [FILE ...] --readme kernels/README.md
 
 For each accumulator and layout, as few configurations as take every value of every axis, on small shapes, most of them
 ragged; each is launched plainly, then twice in a row with programmatic dependent launch, and its result is checked.
 Exit code 1 if anything is found that is not a known limit of the tool. Ctrl-C keeps what was checked by then, in FILE
-too. With --readme the summary between the page's markers is rewritten.
+too. What FILE holds of the same kernels, byte for byte, under the same tool, driver and GPU is not checked again, so
+that the same command goes on where it stopped. With --readme the summary between the page's markers is rewritten.
 """
 
 from __future__ import annotations
 
 import argparse
+import hashlib
 import json
 import signal
 import sys
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from datetime import datetime, timezone
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, get_args
 
@@ -58,13 +61,15 @@ WEIGHTS = {"memcheck": 0.1, "synccheck": 0.15, "racecheck": 0.75, "initcheck": 0
 BEGIN, END = "<!-- sanitizer:begin -->", "<!-- sanitizer:end -->"
 
 Corner = tuple[Problem, KernelConfig]
+#: What a case is called in a record: tool, configuration and problem.
+Key = tuple[str, ...]
 
 
 def main() -> int:
     """Plans, builds, checks, says what was found."""
     arguments = parse()
-    if arguments.record:
-        return show(read(arguments.record), arguments.readme)
+    if arguments.records:
+        return show([read(path) for path in arguments.records], arguments.readme)
     if not arguments.build_only:
         require_gpu(arguments.device)
         if arguments.out:
@@ -83,14 +88,15 @@ def main() -> int:
         "environment": environment(arguments, families),
         "never_legal": never,
     }
+    before = earlier(arguments.out, record)
     checked: list[Checked] = []
     try:
-        check(arguments, sanitizer, cases, checked)
+        check(arguments, sanitizer, cases, before, checked)
     finally:
-        record["cases"] = rows(arguments.tools, cases, checked)
+        record["cases"] = rows(arguments.tools, corners, cases, before, checked)
         if arguments.out:
             write_atomically(arguments.out, text_of(record))
-    return show(record, arguments.readme)
+    return show([record], arguments.readme)
 
 
 def parse() -> argparse.Namespace:
@@ -104,9 +110,12 @@ def parse() -> argparse.Namespace:
     )
     parser.add_argument("--minutes", type=shared.minutes, default=8.0, metavar="M", help="for all tools (default 8)")
     parser.add_argument("--limit", type=shared.positive, metavar="N", help="at most N configurations per family")
-    parser.add_argument("--out", type=Path, metavar="FILE", help="JSON record to write")
+    parser.add_argument("--jobs", type=shared.positive, default=1, metavar="N", help="processes at once (default 1)")
+    parser.add_argument("--out", type=Path, metavar="FILE", help="JSON record to write, or to go on with")
     parser.add_argument("--build-only", action="store_true", help="compile what would be launched, and nothing else")
-    parser.add_argument("--from", dest="record", type=Path, metavar="FILE", help="show this record; nothing is run")
+    parser.add_argument(
+        "--from", dest="records", type=Path, nargs="+", metavar="FILE", help="show these records; nothing is run"
+    )
     parser.add_argument("--readme", type=Path, metavar="FILE", help="page whose summary is rewritten")
     parser.add_argument("--device", type=shared.index, default=0, metavar="N", help="which GPU (default 0)")
     shared.add_cache(parser)
@@ -145,8 +154,8 @@ def build(arguments: argparse.Namespace, corners: Sequence[Corner]) -> list[Case
     Raises:
         ToolchainError: One does not.
     """
-    cache = shared.build_cache(arguments)
-    with BuildPool(cache, resolve_toolchain(cache, SM90)) as pool:
+    store = shared.build_cache(arguments)
+    with BuildPool(store, resolve_toolchain(store, SM90)) as pool:
         results = pool.build([(config, *problem.signature) for problem, config in corners])
     cases = []
     for problem, config in corners:
@@ -158,7 +167,40 @@ def build(arguments: argparse.Namespace, corners: Sequence[Corner]) -> list[Case
     return cases
 
 
-def check(arguments: argparse.Namespace, sanitizer: Sanitizer, cases: Sequence[Case], checked: list[Checked]) -> None:
+def earlier(path: Path | None, record: Mapping[str, Any]) -> dict[Key, dict[str, Any]]:
+    """What an earlier run has checked on such a GPU, with this driver and this version of the tool.
+
+    Raises:
+        RecordError: There is a file that is no such record.
+    """
+    if path is None or not path.exists():
+        return {}
+    before = read(path)
+    same = all(before["environment"].get(name) == record["environment"][name] for name in ("gpu", "driver"))
+    if not same or before["sanitizer"] != record["sanitizer"]:
+        note(f"{path} is of another GPU, driver or version of the tool: all is checked anew")
+        return {}
+    return {key_of(row): row for row in before["cases"] if row["ran"]}
+
+
+def key_of(row: Mapping[str, Any]) -> Key:
+    """What a row is about."""
+    return tuple(row[name] for name in ("tool", "config", "mnk", "acc", "layout"))
+
+
+@cache
+def digest(cubin: Path) -> str:
+    """Of a kernel's bytes."""
+    return hashlib.sha256(cubin.read_bytes()).hexdigest()[:16]
+
+
+def check(
+    arguments: argparse.Namespace,
+    sanitizer: Sanitizer,
+    cases: Sequence[Case],
+    before: Mapping[Key, Mapping[str, Any]],
+    checked: list[Checked],
+) -> None:
     """Every case under every tool, added to ``checked`` as it comes; a tool's turn is as long as it is slow.
 
     Cases that a tool may not be up to are its last: each may cost a process.
@@ -171,18 +213,63 @@ def check(arguments: argparse.Namespace, sanitizer: Sanitizer, cases: Sequence[C
     ends = time.monotonic() + arguments.minutes * 60.0
     for number, tool in enumerate(arguments.tools):
         share = WEIGHTS[tool] / sum(WEIGHTS[other] for other in arguments.tools[number:])
-        started, before = time.monotonic(), len(checked)
-        ordered = sorted(cases, key=partial(doubtful, tool))
+        started, so_far = time.monotonic(), len(checked)
+        left = [case for case in cases if not known(before, tool, case)]
+        ordered = sorted(left, key=partial(doubtful, tool))
         check_cases(
-            tool, ordered, sanitizer, (ends - started) * share, device_index=arguments.device, on_checked=on_checked
+            tool,
+            ordered,
+            sanitizer,
+            (ends - started) * share,
+            device_index=arguments.device,
+            on_checked=on_checked,
+            jobs=min(arguments.jobs, max(1, len(ordered))),
         )
-        note(f"{tool}: {len(checked) - before} of {len(cases)} configurations in {time.monotonic() - started:.0f} s")
+        note(
+            f"{tool}: {len(checked) - so_far} of {len(ordered)} configurations in {time.monotonic() - started:.0f} s,"
+            f" {len(cases) - len(ordered)} known"
+        )
 
 
-def rows(tools: Sequence[str], cases: Sequence[Case], checked: Sequence[Checked]) -> list[dict[str, Any]]:
-    """A row for every case under every tool, those without a turn included."""
-    done = {(one.tool, one.case): one for one in checked}
-    return [done.get((tool, case), Checked(tool, case, ran=False)).to_dict() for tool in tools for case in cases]
+def known(before: Mapping[Key, Mapping[str, Any]], tool: str, case: Case) -> bool:
+    """Whether an earlier run has checked these very bytes."""
+    row = before.get(key_of(row_of(tool, case.problem, case.config)))
+    return row is not None and row.get("cubin") == digest(case.built.cubin_path)
+
+
+def rows(
+    tools: Sequence[str],
+    corners: Sequence[Corner],
+    cases: Sequence[Case],
+    before: Mapping[Key, dict[str, Any]],
+    checked: Sequence[Checked],
+) -> list[dict[str, Any]]:
+    """A row for every corner under every tool, those without a turn included."""
+    done = {(one.tool, one.case.problem, one.case.config): one for one in checked}
+    built = {(case.problem, case.config): case for case in cases}
+    found = []
+    for tool in tools:
+        for problem, config in corners:
+            one, case = done.get((tool, problem, config)), built.get((problem, config))
+            row = row_of(tool, problem, config, one)
+            found.append(before[key_of(row)] if one is None and case and known(before, tool, case) else row)
+    return found
+
+
+def row_of(tool: str, problem: Problem, config: KernelConfig, checked: Checked | None = None) -> dict[str, Any]:
+    """Plain values, ready for JSON."""
+    return {
+        "tool": tool,
+        "family": config.family,
+        "config": config.name,
+        "mnk": problem.mnk,
+        "acc": problem.acc,
+        "layout": problem.layout,
+        "cubin": digest(checked.case.built.cubin_path) if checked else "",
+        "ran": checked is not None and checked.ran,
+        "limit": checked.limit if checked else "",
+        "findings": [asdict(finding) for finding in checked.findings] if checked else [],
+    }
 
 
 def text_of(record: dict[str, Any]) -> str:
@@ -224,14 +311,15 @@ def read(path: Path) -> dict[str, Any]:
     return record
 
 
-def show(record: dict[str, Any], readme: Path | None) -> int:
-    """Prints the summary, or writes it into a page; the exit code."""
-    page = summary(record)
+def show(records: Sequence[dict[str, Any]], readme: Path | None) -> int:
+    """Prints the summaries, or writes them into a page; the exit code."""
+    page = "\n\n".join(map(summary, records))
     if readme is None:
         print(page)
     else:
         replace_section(readme, BEGIN, END, page)
-    return 1 if any(case["findings"] and not case["limit"] for case in record["cases"]) else 0
+    cases = [case for record in records for case in record["cases"]]
+    return 1 if any(case["findings"] and not case["limit"] for case in cases) else 0
 
 
 def summary(record: dict[str, Any]) -> str:

@@ -38,7 +38,7 @@ SECONDS = 60.0
 
 
 def built(config: KernelConfig) -> BuiltKernel:
-    return BuiltKernel(config.build_name, "", Path("none.cubin"), 168, 0, 0, 384, 0.0, Path("none.log"))
+    return BuiltKernel(config.build_name, "", Path(__file__), 168, 0, 0, 384, 0.0, Path("none.log"))
 
 
 def cases(configs=CONFIGS) -> list[Case]:
@@ -51,8 +51,12 @@ def playing(folder: Path, **played: tuple[str, str]) -> Sanitizer:
     return Sanitizer(fake_sanitizer.install(folder, named), "2025.3.1.0")
 
 
-def check(folder: Path, name: str = "memcheck", seconds: float = SECONDS, silence_s: float = 30.0, **played):
-    return check_cases(name, cases(), playing(folder, **played), seconds, silence_s)
+def check(folder: Path, name: str = "memcheck", seconds: float = SECONDS, silence_s: float = 30.0, jobs=1, **played):
+    return check_cases(name, cases(), playing(folder, **played), seconds, silence_s, jobs=jobs)
+
+
+def row(one: Checked) -> dict:
+    return script.row_of(one.tool, one.case.problem, one.case.config, one)
 
 
 @pytest.fixture
@@ -172,6 +176,36 @@ def test_ctrl_c_keeps_what_was_checked_by_then(tmp_path):
     assert [(one.case.config.stages, len(one.findings)) for one in seen] == [(2, 0), (3, 1)]
 
 
+def test_processes_side_by_side_share_the_cases_in_order(tmp_path):
+    checked = check(tmp_path, jobs=2, s4=("report", fake_sanitizer.MEMCHECK))
+    assert [(one.case.config.stages, one.ran, len(one.findings)) for one in checked] == [
+        (2, True, 0), (3, True, 0), (4, True, 1), (5, True, 0),
+    ]  # fmt: skip
+    assert len(fake_sanitizer.asked(tmp_path)) == 2
+
+
+def test_a_hang_costs_the_other_processes_nothing(tmp_path):
+    checked = check(tmp_path, jobs=2, silence_s=3.0, s2=("hang", ""), s5=("die", ""))
+    assert [one.findings[0].text if one.findings else "" for one in checked] == [
+        "no answer within 3 s: it hangs", "", "", "the process ended with exit code 9",
+    ]  # fmt: skip
+    assert all(one.ran for one in checked) and len(fake_sanitizer.asked(tmp_path)) == 3
+
+
+def test_ctrl_c_and_our_own_errors_stop_every_process(tmp_path):
+    seen: list[Checked] = []
+    sanitizer = playing(tmp_path, s3=("interrupt", ""), s4=("hang", ""))
+    with pytest.raises(KeyboardInterrupt):
+        check_cases("memcheck", cases(), sanitizer, SECONDS, on_checked=seen.append, jobs=2)
+    assert {one.case.config.stages for one in seen} <= {2}
+    path = tmp_path / "other" / "tool"
+    path.parent.mkdir()
+    path.write_text(f"#!/bin/sh\nmkdir {path.parent}/first 2>/dev/null && sleep 600\necho 'no such device'; exit 1\n")
+    path.chmod(0o755)
+    with pytest.raises(WorkerError, match="no such device"):
+        check_cases("memcheck", cases(), Sanitizer(path, "1"), SECONDS, jobs=2)
+
+
 LARGE = Sm90WsConfig(64, 64, 64, 2, "coop", 1, 2, 1, 8, "direct", 1, "m", 1, False)
 PORTABLE = replace(LARGE, split_k=4)
 
@@ -200,7 +234,7 @@ def test_what_the_tool_is_not_up_to_is_neither_a_finding_nor_clean(name, config,
     checked = check_cases(name, cases([config, FIRST]), Sanitizer(path, "1"), SECONDS)
     assert [one.ran for one in checked] == [True, True] and not checked[1].findings
     assert bool(checked[0].limit) == excused and bool(checked[0].findings) == (played[0] != "clean")
-    outcomes = [script.outcome(one.to_dict()) for one in checked]
+    outcomes = [script.outcome(row(one)) for one in checked]
     assert outcomes == ["not applicable" if excused else "clean" if played[0] == "clean" else "found", "clean"]
 
 
@@ -286,8 +320,10 @@ def test_a_limit_keeps_the_first_of_each_family(machine, monkeypatch, capsys):
     assert run(monkeypatch, "--families", *families, "--tools", "memcheck", "--limit", "3", "--out", out) == 0
     corners, _ = planned(*families)
     of_each = ([config.name for _, config in corners if config.family == family][:3] for family in families)
-    found = [case["config"] for case in script.read(out)["cases"]]
+    record = script.read(out)
+    found = [case["config"] for case in record["cases"] if case["ran"]]
     assert sorted(found) == sorted(name for names in of_each for name in names)
+    assert len(record["cases"]) == len(corners), "what is beyond the limit is not run, and said to be"
 
 
 def test_a_finding_is_exit_code_1_one_line_and_a_row(machine, monkeypatch, capsys):
@@ -325,14 +361,72 @@ def test_an_interrupted_run_leaves_a_record(machine, monkeypatch, capsys):
     assert f"| `sm80_mma` | racecheck | {len(corners)} | 0 | 0 | 0 | {len(corners)} |" in capsys.readouterr().out
 
 
+def test_the_same_command_goes_on_with_what_is_missing(machine, monkeypatch, capsys):
+    corners, _ = planned("sm80_mma")
+    found = corners[0][1]
+    played = {found.build_name: ("report", fake_sanitizer.MEMCHECK), corners[5][1].build_name: ("interrupt", "")}
+    fake_sanitizer.install(machine / "path", played)
+    command = ("--families", "sm80_mma", "--tools", "memcheck", "--out", machine / "record.json")
+    assert run(monkeypatch, *command) == 130
+    before = script.read(machine / "record.json")["cases"]
+    assert {case["ran"] for case in before} == {True, False}
+
+    fake_sanitizer.install(machine / "path", {found.build_name: ("report", fake_sanitizer.MEMCHECK)})
+    capsys.readouterr()
+    assert run(monkeypatch, *command, "--jobs", "3") == 1, "what was found before is still found"
+    ran = sum(case["ran"] for case in before)
+    said = capsys.readouterr().err
+    assert f"memcheck: {len(before) - ran} of {len(before) - ran} configurations in " in said
+    assert f" s, {ran} known" in said
+    after = script.read(machine / "record.json")["cases"]
+    assert all(case["ran"] and case["cubin"] for case in after)
+    assert [one for one, other in zip(after, before, strict=True) if other["ran"]] == [c for c in before if c["ran"]]
+
+
+@pytest.mark.parametrize("other", ["kernels", "tool", "driver", "older record"])
+def test_what_was_checked_of_other_kernels_or_otherwise_is_checked_anew(other, machine, monkeypatch, capsys):
+    fake_sanitizer.install(machine / "path")
+    out = machine / "record.json"
+    command = ("--families", "sm80_mma", "--tools", "memcheck", "--limit", "2", "--out", out)
+    assert run(monkeypatch, *command) == 0
+    if other == "kernels":
+        monkeypatch.setattr(script, "digest", lambda cubin: "f" * 16)
+    elif other == "tool":
+        fake_sanitizer.install(machine / "path", version="Version 2026.1.0.0 (build 1)")
+    elif other == "driver":
+        monkeypatch.setattr(script, "environment", lambda *_: {**FINGERPRINT.to_dict(), "driver": "999"})
+    else:
+        record = script.read(out)
+        record["cases"] = [{key: value for key, value in case.items() if key != "cubin"} for case in record["cases"]]
+        out.write_text(script.text_of(record))
+    capsys.readouterr()
+    assert run(monkeypatch, *command) == 0
+    assert "memcheck: 2 of 2 configurations in " in (said := capsys.readouterr().err) and " s, 0 known" in said
+    assert ("all is checked anew" in said) == (other in ("tool", "driver"))
+    assert run(monkeypatch, *command) == 0
+    assert "memcheck: 0 of 0 configurations in 0 s, 2 known" in capsys.readouterr().err
+
+
+def test_records_of_several_runs_are_shown_one_after_the_other(machine, monkeypatch, capsys):
+    fake_sanitizer.install(machine / "path")
+    outs = {family: machine / f"{family}.json" for family in ("sm80_mma", "sm90_collective")}
+    for family, out in outs.items():
+        assert run(monkeypatch, "--families", family, "--tools", "memcheck", "--limit", "1", "--out", out) == 0
+    capsys.readouterr()
+    assert run(monkeypatch, "--from", *outs.values()) == 0
+    shown = capsys.readouterr().out
+    assert all(f"| `{family}` | memcheck | " in shown for family in outs)
+    assert shown.count("compute-sanitizer 2025.3.1.0 on ") == 2
+
+
 def test_time_is_shared_by_how_slow_tools_are_and_doubtful_cases_come_last(monkeypatch):
     turns = {}
     monkeypatch.setattr(
         script, "check_cases", lambda tool, ordered, *given, **named: turns.update({tool: (ordered, given[1])})
     )
-    arguments = SimpleNamespace(minutes=10.0, tools=script.DEFAULT_TOOLS, device=0)
+    arguments = SimpleNamespace(minutes=10.0, tools=script.DEFAULT_TOOLS, device=0, jobs=1)
     mixed = cases([LARGE, FIRST, PORTABLE])
-    script.check(arguments, Sanitizer(Path("none"), "1"), mixed, [])
+    script.check(arguments, Sanitizer(Path("none"), "1"), mixed, {}, [])
     assert list(turns) == ["memcheck", "synccheck", "racecheck"]
     seconds = [turn[1] for turn in turns.values()]
     assert seconds[0] == pytest.approx(60.0, abs=1.0) and seconds[2] == pytest.approx(600.0, abs=5.0)
@@ -359,11 +453,8 @@ def test_a_short_budget_reaches_every_family_and_kind():
 def test_the_page_has_the_place_and_says_what_ships():
     text = (ROOT / "kernels" / "README.md").read_text()
     assert text.count(script.BEGIN) == text.count(script.END) == 1
-    record = ROOT / "cudal2" / "data" / "sanitizer" / "h200.json"
-    if record.exists():
-        assert script.summary(script.read(record)) in text
-    else:
-        assert "has not been run yet" in text[text.index(script.BEGIN) : text.index(script.END)]
+    records = sorted((ROOT / "cudal2" / "data" / "sanitizer").glob("*.json"))
+    assert records and "\n\n".join(script.summary(script.read(path)) for path in records) in text
 
 
 def test_a_row_not_run_is_counted_apart():
@@ -371,6 +462,6 @@ def test_a_row_not_run_is_counted_apart():
     rows = [Checked("memcheck", case), Checked("memcheck", case, ran=False)]
     record = {
         "sanitizer": "1", "environment": FINGERPRINT.to_dict(), "utc": "2000-01-01T00:00:00", "never_legal": [],
-        "cases": [row.to_dict() for row in rows],
+        "cases": [row(one) for one in rows],
     }  # fmt: skip
     assert "| `sm90_ws` | memcheck | 2 | 1 | 0 | 0 | 1 |" in script.summary(record)
