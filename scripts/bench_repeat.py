@@ -48,7 +48,8 @@ def main() -> None:
     arguments = parse()
     plan = planned(arguments)
     left = [to_do(folder, plan) for folder in folders(arguments)]
-    machine = judge_runs(arguments, left) if any(left) else gpu_of(folders(arguments)[0])
+    families = {config.family for _, configs in plan for config in configs}
+    machine = judge_runs(arguments, left, families) if any(left) else gpu_of(folders(arguments)[0])
     runs = [comparisons(read_shards(folder).measurements) for folder in folders(arguments) if shard_files(folder)]
     if len(runs) < 2:
         raise NothingValidError("fewer than two runs have figures: run the same command again")
@@ -63,7 +64,11 @@ def parse() -> argparse.Namespace:
     parser = shared.Parser(description=__doc__)
     parser.add_argument("--shapes-file", default="repeat24", help="YAML, or a name in configs/shapes")
     parser.add_argument("--runs", type=shared.positive, default=3, help="complete runs (default 3)")
-    parser.add_argument("--recording", type=Path, help="whose best configurations run (default: the shipped one)")
+    parser.add_argument(
+        "--recording",
+        type=Path,
+        help="whose best configurations run: .parquet, or a directory of shards (default: the shipped one)",
+    )
     parser.add_argument("--records", type=Path, default=Path("runs/repeat"), help="where every row is kept")
     parser.add_argument("--pdl", choices=tuple(PDL_COLUMNS), default="both", help="PDL columns (default both)")
     parser.add_argument("--bench", default="offline", help="how to time: YAML, or a name in configs/bench")
@@ -80,7 +85,8 @@ def planned(arguments: argparse.Namespace) -> Plan:
     Raises:
         NothingValidError: A shape was not recorded.
     """
-    best = best_configs(read_records(arguments.recording or bundled_recording()).measurements, 1)
+    records = read_records(arguments.recording or bundled_recording(), allow_mixed=True)
+    best = best_configs(records.measurements, 1)
     problems = load_shapes(arguments.shapes_file).problems()
     unknown = [problem.mnk for problem in problems if problem not in best]
     if unknown:
@@ -104,8 +110,8 @@ def gpu_of(folder: Path) -> str:
     return read_shards(folder).fingerprint.gpu
 
 
-def judge_runs(arguments: argparse.Namespace, left: Sequence[Plan]) -> str:
-    """Judges what is left of each run; the GPU's name."""
+def judge_runs(arguments: argparse.Namespace, left: Sequence[Plan], families: Iterable[str]) -> str:
+    """Judges what is left of each run, of kernels of these families; the GPU's name."""
     require_gpu(arguments.device)
     settings, cache = load_bench(arguments.bench), shared.build_cache(arguments)
     end = time.monotonic() + (arguments.minutes * 60.0 if arguments.minutes else math.inf)
@@ -113,7 +119,7 @@ def judge_runs(arguments: argparse.Namespace, left: Sequence[Plan]) -> str:
         LocalRunner(SearchSpace(), settings=settings, device_index=arguments.device, cache=cache) as runner,
         BuildPool(cache, runner.toolchain) as pool,
     ):
-        fingerprint = runner.fingerprint()
+        fingerprint = runner.fingerprint(families)
         for number, (folder, plan) in enumerate(zip(folders(arguments), left, strict=True), start=1):
             if not plan:
                 continue

@@ -45,7 +45,7 @@ def main() -> None:
     traffic = Traffic(
         arguments.target_qps, tuple(arguments.state or STATES), seconds=arguments.seconds, seed=settings.seed
     )
-    records = read_records(arguments.records).measurements
+    records = read_records(arguments.records, allow_mixed=True).measurements
     best = best_configs([row for row in records if not row.pdl], arguments.top)
     done = already_served(read_latencies(arguments.out, True).rows, traffic) if shard_files(arguments.out) else set()
     problems = load_shapes(arguments.shapes_file).problems(arguments.acc, dtype=arguments.dtype)

@@ -50,7 +50,11 @@ def repeat(monkeypatch, tmp_path):
             rows = final_rows(request.problem.mnk, ours, {"cublaslt_auto": 2.0}, drift=0.001)
             yield Judgement(request, tuple(rows))
 
-    runner = SimpleNamespace(worker=None, toolchain=None, fingerprint=lambda: FINGERPRINT)
+    def fingerprint_of(families):
+        assert set(families) == {CONFIG.family}, "the version in the records is that of the kernels that run"
+        return FINGERPRINT
+
+    runner = SimpleNamespace(worker=None, toolchain=None, fingerprint=fingerprint_of)
     monkeypatch.setattr(module, "require_gpu", lambda device: None)
     monkeypatch.setattr(module, "LocalRunner", lambda *_, **__: contextlib.nullcontext(runner))
     monkeypatch.setattr(module, "BuildPool", lambda *_: contextlib.nullcontext(ScriptedPool()))
