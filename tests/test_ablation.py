@@ -1,8 +1,10 @@
 """The ablation table of kernels/README.md is what the shipped recording says."""
 
 import importlib.util
+from collections import Counter, defaultdict
 from dataclasses import replace
 from pathlib import Path
+from statistics import geometric_mean, median
 
 import pytest
 
@@ -47,8 +49,43 @@ def test_what_the_newest_axes_are_worth_is_what_was_recorded():
         assert figures == [f"{without_us:.2f}", f"{with_us:.2f}", slower, f"{theirs_us:.2f}"], line
 
 
+def test_what_cutlass_comes_to_is_what_was_recorded():
+    """The written table: the best of both families in the newest selection where they met, with PDL."""
+    data, page = ROOT / "cudal2" / "data", (ROOT / "kernels" / "README.md").read_text()
+    meetings = defaultdict(lambda: defaultdict(list))
+    for family in ("sm90_collective", "sm90_ws"):
+        for row in read_records(data / "searched" / f"h200_{family}_selected_fp32_tn.parquet").measurements:
+            if row.ok and row.pdl:
+                meetings[row.problem, row.utc][family].append(row)
+    newest = {key[0]: met for key, met in sorted(meetings.items(), key=lambda item: item[0][1]) if len(met) == 2}
+    lines = page[page.index("| shape | best `sm90_collective` |") :].split("\n\n")[0].splitlines()[2:]
+    expected = []
+    for problem, met in sorted(newest.items()):
+        theirs, ours = (min(met[name], key=lambda row: row.median_us) for name in ("sm90_collective", "sm90_ws"))
+        slower = f"{100 * (theirs.median_us / ours.median_us - 1):.1f} %"
+        library_us = median(ours.ref_times_us)
+        expected.append(
+            f"| {problem.mnk} | {theirs.median_us:.2f} | {ours.median_us:.2f} | {slower} | {library_us:.2f} |"
+        )
+    assert lines == expected and len(lines) >= 8
+
+    rows = read_records(bundled_recording("fp32", "sm90_collective")).measurements
+    best = defaultdict(float)
+    for row in rows:
+        best[row.problem] = max(best[row.problem], row.speedup)
+    figures = (geometric_mean(best.values()), len(best), max(best.values()), min(best.values()))
+    assert f"All {len(rows)} rows of that recording are right" in page and all(row.ok for row in rows)
+    assert (
+        "a speed-up of {:.3f}x over cuBLASLt-AutoTuning, geometric mean over {} shapes, best {:.3f}x, worst {:.3f}x"
+    ).format(*figures) in page
+    counts = Counter(row.problem for row in rows).values()
+    assert f"{min(counts)} to {max(counts)} configurations of CUTLASS's" in page
+    path = bundled_recording("fp32", "sm90_collective")
+    assert ablation.table(ablation.relative_times(path), path) in page
+
+
 def test_records_of_several_families_are_read_one_family_at_a_time():
-    finals = ROOT / "cudal2" / "data" / "finals"
+    finals = ROOT / "cudal2" / "data" / "quack"
     small = ablation.relative_times(finals, "sm90_small")
     assert ablation.family_in(small) == "sm90_small"
     assert {type(config) for column in small.values() for config in column} == {Sm90SmallConfig}

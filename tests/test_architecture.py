@@ -158,6 +158,6 @@ def test_the_readme_is_short_and_its_tree_is_complete() -> None:
         if path.name.startswith(("_", ".", "py.typed")):
             continue
         name = f"{path.name}/" if path.is_dir() else path.name
-        assert re.search(rf"^  (\S+ )?{re.escape(name)} ", tree, re.MULTILINE), (
+        assert re.search(rf"^  ([\w./]+ )*{re.escape(name)} ", tree, re.MULTILINE), (
             f"{name} is not in the README's file tree"
         )

@@ -12,6 +12,7 @@ import pytest
 from fabricated_recording import FINGERPRINT
 
 from cudal2.cli.main import guarded
+from cudal2.codegen import generator_version
 from cudal2.problem import Problem
 from cudal2.records.measurement import Measurement, Status
 from cudal2.records.recording import Recording, read_records
@@ -75,6 +76,57 @@ def test_restamping_nothing_is_refused(arguments: list[str], message: str, capsy
     assert guarded(lambda: script("restamp").main(arguments)) == 2
     err = capsys.readouterr().err
     assert message in err and err.count("\n") == 1
+
+
+def test_finals_are_split_into_figures_and_what_selections_timed(tmp_path: Path) -> None:
+    chosen, other = (replace(row, utc="1") for row in rows(Problem(64, 64, 64), Problem(64, 64, 128)))
+    again = replace(chosen, times_us=(2.0,), utc="3")
+    library = replace(chosen, contestant="cublaslt_auto_tn", config=None, utc="2")
+    figures = [replace(chosen, utc="2"), library]
+    for at, measured in enumerate(([chosen, other, *figures], [again])):
+        with RecordLog(tmp_path / "run", replace(BEFORE, generator_version=("+".join((OLD, NEW)), OLD)[at])) as log:
+            log.append(measured)
+    split, finals = script("split_finals"), tmp_path / "finals"
+    arguments = [str(tmp_path / "run"), "--finals", str(finals), "--selected", str(tmp_path / "{family}.parquet")]
+    split.main(arguments)
+    (kept,) = finals.glob("*.jsonl")
+    assert list(read_records(kept).measurements) == figures
+    whole = (tmp_path / "run" / kept.name).read_bytes()
+    assert all(line in whole.splitlines() for line in kept.read_bytes().splitlines())
+    published = read_records(tmp_path / "sm90_ws.parquet")
+    assert set(published.measurements) == {again, other}, "of one configuration the later row"
+    assert len(published.fingerprints) == 2, "versions that are not of our kernels are left as they are"
+
+
+@pytest.mark.parametrize(
+    "arguments, message",
+    [
+        (["none", "--finals", "f", "--selected", "{family}.parquet"], "no shards"),
+        (["run", "--finals", "f", "--selected", "one.parquet"], "needs {family}"),
+        (["run", "--finals", "run", "--selected", "{family}.parquet"], "is in --finals itself"),
+    ],
+)
+def test_a_split_that_would_lose_rows_is_refused(tmp_path, monkeypatch, arguments, message, capsys) -> None:  # type: ignore[no-untyped-def]
+    monkeypatch.chdir(tmp_path)
+    with RecordLog(tmp_path / "run", BEFORE) as log:
+        log.append(rows(Problem(64, 64, 64)))
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    assert guarded(lambda: script("split_finals").main(arguments)) == 2
+    err = capsys.readouterr().err
+    assert message in err and err.count("\n") == 1
+    assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
+
+
+def test_a_split_names_the_version_of_each_family_alone(tmp_path: Path) -> None:
+    ours = generator_version("sm90_ws")
+    for version in (f"{OLD}+{ours}", ours):
+        with RecordLog(tmp_path / "run", replace(BEFORE, generator_version=version)) as log:
+            log.append(rows(Problem(64, 64, 64)))
+    script("split_finals").main(
+        [str(tmp_path / "run"), "--finals", str(tmp_path / "f"), "--selected", str(tmp_path / "{family}.parquet")]
+    )
+    assert [one.generator_version for one in read_records(tmp_path / "sm90_ws.parquet").fingerprints] == [ours]
+    assert not (tmp_path / "f").exists(), "no finals, no shard"
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", json.dumps({"version": "", "digests": {}, "kernels": [1]})])

@@ -239,11 +239,16 @@ def test_a_recording_of_a_second_family_is_found_by_its_whole_name(
 ) -> None:
     monkeypatch.setattr("cudal2.records.recording.data_dir", lambda: tmp_path)
     (tmp_path / "recordings").mkdir()
-    names = [f"h200_{stem}_fp32_tn.parquet" for stem in ("sm80", "sm90", "sm90_small", "sm90_wide")]
+    names = [f"h200_{stem}_fp32_tn.parquet" for stem in ("sm80", "sm90", "sm90_small", "sm90_wide", "sm90_collective")]
     for name in names:
         (tmp_path / "recordings" / name).touch()
-    found = {family: bundled_recording("fp32", family).name for family in FAMILIES if family != "sm90_collective"}
-    assert found == {"sm90_ws": names[1], "sm90_small": names[2], "sm80_mma": names[0]}
+    found = {family: bundled_recording("fp32", family).name for family in FAMILIES}
+    assert found == {
+        "sm90_ws": names[1],
+        "sm90_small": names[2],
+        "sm80_mma": names[0],
+        "sm90_collective": names[4],
+    }
     (tmp_path / "recordings" / names[2]).unlink()
     with pytest.raises(RecordError, match="of sm90_small ships"):
         bundled_recording("fp32", "sm90_small")

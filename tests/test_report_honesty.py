@@ -61,6 +61,17 @@ def test_the_latest_final_counts_and_not_the_luckiest() -> None:
     assert auto(WON + lucky) == auto(lucky + WON) == auto(WON)
 
 
+def test_what_a_shape_said_before_it_was_judged_again_stands_in_page_and_readme(tmp_path: Path) -> None:
+    first = final_rows("64_64_64", 4.0, {"cublaslt_auto": 2.0}, utc="1999-01-01T00:00:00+00:00")
+    said = "1 shape judged more than once: the newest final counts."
+    for rows, shown in ((WON + LOST + first, True), (WON + LOST, False)):
+        found = summary.load_finals(written(tmp_path / f"again-{shown}", ({}, rows)))
+        for text in (readme.results_markdown(found), page(found, {}, "")):
+            assert (said in text) == shown
+            assert ("offline/fp32/off 0.500, 0 / 0 / 2." in text) == shown
+    assert auto(WON + LOST + first) == auto(WON + LOST)
+
+
 def test_one_lucky_round_moves_no_median() -> None:
     lucky = [replace(one, times_us=(0.01, *one.times_us[1:])) if one.config else one for one in LOST]
     assert auto(lucky)["geomean"] == auto(LOST)["geomean"]

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections import Counter
+from collections import Counter, defaultdict
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ import pytest
 from cudal2.arch import SM80
 from cudal2.paths import data_dir
 from cudal2.problem import Acc, Layout
-from cudal2.records.finals import group_finals
+from cudal2.records.finals import Final, group_finals, latest_finals
 from cudal2.records.measurement import PROTOCOL_VERSION
 from cudal2.records.recording import Recording, bundled_recording, read_records
 from cudal2.report.summary import load_finals
@@ -60,8 +61,9 @@ def test_every_row_has_its_raw_repeats_beside_the_reference_or_its_reason(record
 
 
 def test_finals_compare_with_every_library_in_both_columns() -> None:
-    finals = group_finals(load_finals().measurements)
-    assert finals
+    rows = load_finals().measurements
+    finals = group_finals(rows)
+    assert finals and sum(len(final.rows) for final in finals) == len(rows), "what selections timed is published apart"
     for final in finals:
         assert all(final.baseline(name) is not None for name in LIBRARIES), (final.key, final.problem.mnk)
         splits = {row.process_rounds for row in final.rows if row.ok}
@@ -69,20 +71,21 @@ def test_finals_compare_with_every_library_in_both_columns() -> None:
         assert len({len(row.times_us) for row in final.rows if row.ok}) == 1
 
 
-#: What sweeps of the grid and of odd sizes left, the best of each shape; other searched rows but PROPOSED are older.
-SWEPT = sorted((data_dir() / "searched").glob("h200_*_swept_fp32_tn.parquet"))
-PROPOSED = data_dir() / "searched" / "h200_sm90_proposed_fp32_tn.parquet"
+#: What stands for shapes without a final: the best of sweeps of the grid and of odd sizes; fp16's selections.
+BESIDE_FINALS = {
+    "fp32": sorted((data_dir() / "searched").glob("h200_*_swept_fp32_tn.parquet")),
+    "fp16": sorted((data_dir() / "searched").glob("h200_*_selected_fp16_tn.parquet")),
+}
 
 
 def made_for_hopper(acc: Acc, layout: Layout) -> KernelTable:
-    """The table that the shipped measurements come to: of finals, and of sweeps where a shape has no final."""
+    """The table that the shipped measurements come to: of finals, and of searched rows where a shape has no final."""
     finals = load_finals()
     if layout == "nn":
         return made_for_hopper(acc, "tn").for_operands(layout="nn")
     made = KernelTable.from_measurements(finals.measurements, finals.fingerprint, acc, layout)
-    if (acc, layout) == ("fp32", "tn"):
-        for records in map(read_records, [*SWEPT, PROPOSED]):
-            made = made.merge(KernelTable.from_measurements(records.measurements, records.fingerprint))
+    for records in map(read_records, BESIDE_FINALS[acc]):
+        made = made.merge(KernelTable.from_measurements(records.measurements, records.fingerprint, acc))
     return made
 
 
@@ -95,10 +98,8 @@ def test_a_table_is_what_the_measurements_say(path) -> None:  # type: ignore[no-
         made, evidence = tuned_elsewhere(records.measurements, records.fingerprint, SM80, acc, layout), {"transferred"}
     else:
         made = made_for_hopper(acc, layout)
-        swept = {"searched"} if (acc, layout) == ("fp32", "tn") and SWEPT else set()
-        evidence = {"final"} | swept if layout == "tn" else {"transferred"}
         # A run of fp16 finals was cut short: of its last shapes there is the selection only.
-        evidence |= {"searched"} if (acc, layout) == ("fp16", "tn") else set()
+        evidence = {"final", "searched"} if layout == "tn" else {"transferred"}
     assert [entry.to_dict() for entry in table.entries] == [entry.to_dict() for entry in made.entries]
     assert table.header.kind == made.header.kind
     assert {entry.evidence for entry in table.entries} == evidence
@@ -132,15 +133,52 @@ def test_the_pages_say_where_replays_fall_short_and_how_many_were_searched() -> 
     assert f"shortlists of {min(counts)} to {max(counts)} configurations for each of {len(counts)} shapes" in kernels
 
 
+def test_a_search_that_looked_faster_than_a_final_had_met_it_in_the_selection() -> None:
+    folder = data_dir() / "searched"
+    table = KernelTable.load(data_dir() / "tables" / "h200_fp32_tn.json")
+    records = read_records(folder / "h200_sm90_proposed_fp32_tn.parquet")
+    merged = table.merge(KernelTable.from_measurements(records.measurements, records.fingerprint))
+    overtaken = [entry for entry in merged.entries if entry != table.lookup(entry.m, entry.n, entry.k)]
+    selected = read_records(folder / "h200_sm90_ws_selected_fp32_tn.parquet").measurements
+    met = {(row.problem.mnk, row.config) for row in selected}
+    assert all((entry.mnk, entry.config) in met for entry in overtaken)
+
+
+def test_the_protocol_says_how_finals_of_the_same_kernel_agree() -> None:
+    page = " ".join((data_dir().parents[1] / "docs" / "protocol.md").read_text().split())
+    by_shape: dict[tuple[str, str], list[Final]] = defaultdict(list)
+    for final in group_finals(load_finals().measurements):
+        by_shape[final.key, final.problem.mnk].append(final)
+    found = []
+    for one, two in (pair for finals in by_shape.values() for pair in pairwise(finals)):
+        first, second = one.against("cublaslt_auto"), two.against("cublaslt_auto")
+        if first and second and one.ours and two.ours and one.ours.config == two.ours.config:
+            agree = first.low <= second.ratio <= first.high and second.low <= first.ratio <= second.high
+            found.append((agree, abs(first.ratio / second.ratio - 1.0)))
+    agreed, apart = sum(agree for agree, _ in found), max(apart for _, apart in found)
+    assert (
+        f"the same kernel: {agreed} of {len(found)} pairs agree so, at most {apart:.1%} apart".replace("%", " %")
+        in page
+    )
+
+
 def test_the_readme_says_how_many_choices_never_met_the_library() -> None:
     readme = " ".join((data_dir().parents[1] / "README.md").read_text().split())
     table = KernelTable.load(data_dir() / "tables" / "h200_fp32_tn.json")
     alone = [entry for entry in table.entries if entry.config is not None and entry.ref_us is None]
     assert table.never_beside_library == len(alone) and {entry.evidence for entry in alone} == {"searched"}
     judged, searched = table.evidence["final"], table.evidence["searched"]
-    beside = searched - len(alone)
-    assert f"{judged} entries were judged in finals, {beside} more overtaken by a search beside cuBLASLt" in readme
+    assert f"{judged} entries were judged in finals" in readme and searched == len(alone)
     assert f"and {len(alone)} only searched, without it: nothing says that cuBLASLt would not be faster there" in readme
+
+
+def test_the_readme_says_where_the_library_takes_the_other_layout() -> None:
+    readme = " ".join((data_dir().parents[1] / "README.md").read_text().split())
+    final = latest_finals(load_finals().measurements)["offline/fp32/on", "128_16384_16384"]
+    nn, tn, ours = final.named("cublaslt_auto_nn"), final.named("cublaslt_auto_tn"), final.ours
+    assert nn and tn and ours
+    times = f"{nn.median_us:.1f} us with B as [K,N] and {tn.median_us:.1f} us as [N,K], ours {ours.median_us:.1f} us"
+    assert f"on 128_16384_16384 it takes {times}" in readme
 
 
 def test_both_layouts_of_b_are_served() -> None:

@@ -202,3 +202,8 @@ def group_finals(records: Iterable[Measurement]) -> list[Final]:
 def latest_finals(records: Iterable[Measurement]) -> dict[tuple[str, str], Final]:
     """The newest final of each shape on each leaderboard, by (key, ``M_N_K``): the last word counts, not the best."""
     return {(final.key, final.problem.mnk): final for final in group_finals(records)}
+
+
+def first_finals(records: Iterable[Measurement]) -> dict[tuple[str, str], Final]:
+    """The oldest final of each, keyed alike: what there was to say before a shape was judged again."""
+    return {(final.key, final.problem.mnk): final for final in reversed(group_finals(records))}

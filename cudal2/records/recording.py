@@ -263,8 +263,10 @@ def bundled_recording(precision: str = "fp32", family: str = Sm90WsConfig.family
     """
     arch = family.partition("_")[0]
     names = [family, arch] if family == next(name for name in CONFIGS if name.startswith(arch)) else [family]
+    others = [f"_{name}_" for name in CONFIGS if name != family]
     folder = data_dir() / "recordings"
     paths = [path for name in names for path in sorted(folder.glob(f"*_{name}_*{precision}*.parquet"))]
+    paths = [path for path in paths if not any(other in path.name for other in others)]
     if not paths:
         raise RecordError(
             f"no {precision} recording of {family} ships with this package: name one, or `cudal2 record` one on a GPU"

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from cudal2.floor import SUSTAINED
-from cudal2.records.finals import group_finals
+from cudal2.records.finals import REFERENCE, first_finals, group_finals, latest_finals
 from cudal2.records.measurement import Measurement
 from cudal2.records.shards import Shards
-from cudal2.report.board import Board, baseline_title
+from cudal2.report.board import Board, baseline_title, boards
 from cudal2.report.clocks import clocks_of, pooled
 from cudal2.report.serving import ServerBoard
 from cudal2.report.spread import NOTICEABLE
@@ -65,12 +65,32 @@ def lead(shards: Shards, found: Sequence[Board]) -> str:
     shapes = {final.problem.mnk for board in found for final in board.finals}
     protocol = ", ".join(sorted({str(fingerprint.protocol) for fingerprint in shards.fingerprints}))
     dtypes = " or ".join(sorted({final.problem.dtype for board in found for final in board.finals}, reverse=True))
-    rounds = rounds_text(shards)
+    rounds, again = rounds_text(shards), judged_again(shards.measurements)
     return (
         f"C = A B, {dtypes} in and out, {len(shapes)} shapes, measured {span}. "
         f"Protocol v{protocol} (docs/protocol.md): "
         f"results checked before and after timing; all contestants of a shape interleaved in {rounds}; "
         "CUDA graphs over rotating buffers that outsize the L2; N(0,1) data; clocks free and logged."
+        f"{f' {again}' if again else ''}"
+    )
+
+
+def judged_again(records: Sequence[Measurement]) -> str:
+    """Of which shapes there are several finals, and what the first of each said; empty if there are none."""
+    newest, first = latest_finals(records), first_finals(records)
+    again = {name for name, final in newest.items() if final.utc != first[name].utc}
+    if not again:
+        return ""
+    said = []
+    for board in boards(row for final in first.values() for row in final.rows):
+        standing = board.standing()
+        if standing is not None and any(key == board.key for key, _ in again):
+            found = standing.overall
+            said.append(f"{board.key} {found.geomean:.3f}, {found.win} / {found.tie} / {found.lost}")
+    shapes = len({mnk for _, mnk in again})
+    return (
+        f"{shapes} shape{'' if shapes == 1 else 's'} judged more than once: the newest final counts. By the first of "
+        f"each, geomean against {baseline_title(REFERENCE)} and won / tied / lost: {'; '.join(said)}."
     )
 
 

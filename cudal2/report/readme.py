@@ -15,7 +15,7 @@ from cudal2.records.fingerprint import Fingerprint
 from cudal2.records.latency import Latency
 from cudal2.records.shards import Rows, Shards
 from cudal2.report.board import Board, Standing, baseline_title, boards, precision_title
-from cudal2.report.notes import rounds_text, selected_beforehand
+from cudal2.report.notes import judged_again, rounds_text, selected_beforehand
 from cudal2.report.section import replace_section
 from cudal2.report.serving import FIGURES, NONE_SERVED, ServerBoard, figures, server_boards
 from cudal2.report.speed import Row, search_markdown, speed_markdown
@@ -111,6 +111,7 @@ def _provenance(shards: Shards) -> str:
     finals = latest_finals(shards.measurements).values()
     beforehand = selected_beforehand(row for final in finals for row in final.rows)
     ours = "the configuration that another process selected" if beforehand else "the fastest finalist"
+    again = judged_again(shards.measurements)
     return (
         f"Measured {_span(shards)} on {devices}. Protocol v{protocol}: {rounds_text(shards)}, all"
         " contestants interleaved, CUDA graphs over rotating buffers that outsize the L2, N(0,1) data, clocks free."
@@ -124,6 +125,7 @@ def _provenance(shards: Shards) -> str:
         " theirs. The last five columns: geomean of the speed-up by class of that floor, with the number of shapes.\n"
         "- *Our PDL*: on helps short kernels launched back to back, and no kernel that runs alone (PDL, below). Read"
         " the row that matches how you launch."
+        f"{f'{chr(10)}- *Again*: {again}' if again else ''}"
     )
 
 

@@ -1,0 +1,94 @@
+"""Splits runs of scripts/judge.py into what their figures are read from and what their selections timed.
+
+    python scripts/split_finals.py RUNS... --finals cudal2/data/finals --selected cudal2/data/searched/FILE.parquet
+
+Each of RUNS is a directory of shards or one shard. A shard of the same name in --finals keeps its header and the rows
+of finals, byte for byte. Rows that belong to no final, all candidates of a shape interleaved, become one recording for
+each kernel family: ``{family}`` in --selected is its name. A configuration that two selections timed has the later row.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from cudal2.atomic import write_atomically
+from cudal2.cli import arguments as shared
+from cudal2.cli.main import guarded
+from cudal2.cli.output import counted, note
+from cudal2.codegen import generator_version
+from cudal2.errors import UsageError
+from cudal2.records.finals import group_finals
+from cudal2.records.fingerprint import Fingerprint
+from cudal2.records.measurement import Measurement
+from cudal2.records.recording import Recording
+from cudal2.records.shards import read_shards, shard_files
+
+
+def split_shard(path: Path, finals: Path) -> list[Measurement]:
+    """Writes a shard's finals, if it has any, into a shard of the same name; returns the other rows.
+
+    Raises:
+        UsageError: That would overwrite the shard itself.
+    """
+    if path.resolve().parent == finals.resolve():
+        raise UsageError(f"{path} is in --finals itself: give another directory, so that nothing measured is lost")
+    rows = read_shards(path).measurements
+    judged = {id(row) for final in group_finals(rows) for row in final.rows}
+    header, *lines = path.read_bytes().splitlines(keepends=True)
+    kept = [line for line, row in zip(lines, rows, strict=False) if id(row) in judged]
+    if kept:
+        write_atomically(finals / path.name, b"".join((header, *kept)))
+    return [row for row in rows if id(row) not in judged]
+
+
+def publish(rows: Iterable[Measurement], fingerprints: Iterable[Fingerprint], pattern: str) -> None:
+    """Writes one recording for each kernel family of the rows, with its version alone where that is the present one."""
+    by_family: dict[str, list[Measurement]] = {}
+    for row in rows:
+        if row.config is not None:
+            by_family.setdefault(row.config.family, []).append(row)
+    found = list(fingerprints)
+    for family, measured in sorted(by_family.items()):
+        version = generator_version(family)
+        path = Path(pattern.replace("{family}", family))
+        Recording.publish(measured, path, dict.fromkeys(_of_family(one, version) for one in found))
+        note(f"{path}: {counted(len({row.problem for row in measured}), 'shape')}, {path.stat().st_size / 1e6:.2f} MB")
+
+
+def _of_family(fingerprint: Fingerprint, version: str) -> Fingerprint:
+    known = version in fingerprint.generator_version.split("+")
+    return replace(fingerprint, generator_version=version) if known else fingerprint
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Splits everything and says where it went."""
+    chosen = parse(arguments)
+    paths = [path for run in chosen.runs for path in shard_files(run)]
+    if not paths:
+        raise UsageError(f"no shards (*.jsonl) in {', '.join(map(str, chosen.runs))}")
+    if "{family}" not in chosen.selected:
+        raise UsageError("--selected needs {family} in its name: a recording holds one kernel family")
+    rows: list[Measurement] = []
+    fingerprints: list[Fingerprint] = []
+    for path in sorted(paths, key=lambda path: path.name):
+        rows += split_shard(path, chosen.finals)
+        fingerprints += read_shards(path).fingerprints
+    note(f"{chosen.finals}: {counted(len(paths), 'shard')}")
+    publish(rows, fingerprints, chosen.selected)
+
+
+def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
+    """The command line."""
+    parser = shared.Parser(description=__doc__)
+    parser.add_argument("runs", type=Path, nargs="+", metavar="RUNS", help="directories of finals, or shards")
+    parser.add_argument("--finals", type=Path, required=True, metavar="DIR", help="where shards of finals go")
+    parser.add_argument("--selected", required=True, metavar="FILE", help="a .parquet with {family} in its name")
+    return parser.parse_args(arguments)
+
+
+if __name__ == "__main__":
+    sys.exit(guarded(main))
