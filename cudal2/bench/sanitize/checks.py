@@ -92,7 +92,7 @@ def check_cases(
     turn = _Turn(tool, sanitizer, time.monotonic() + seconds, silence_s, device_index, on_checked)
     done: dict[Case, Checked] = {}
     with gpu_lock(gpu_key(device_index)), ThreadPoolExecutor(jobs) as threads:
-        shares = [threads.submit(_share, turn, cases[at::jobs]) for at in range(jobs)]
+        shares = [threads.submit(_share, turn, cases[job::jobs], job) for job in range(jobs)]
         try:
             for share in as_completed(shares):
                 done |= {one.case: one for one in share.result()}
@@ -102,11 +102,11 @@ def check_cases(
     return [done.get(case, Checked(tool, case, ran=False)) for case in cases]
 
 
-def _share(turn: _Turn, cases: Sequence[Case]) -> list[Checked]:
+def _share(turn: _Turn, cases: Sequence[Case], job: int) -> list[Checked]:
     """Process after process until all are checked or time is out."""
     done: list[Checked] = []
     while len(done) < len(cases) and time.monotonic() < turn.ends and not turn.stopped.is_set():
-        checked = _one_process(turn, cases[len(done) :])
+        checked = _one_process(turn, cases[len(done) :], job)
         with turn.one_at_a_time:
             for one in checked:
                 turn.on_checked(one)
@@ -116,14 +116,14 @@ def _share(turn: _Turn, cases: Sequence[Case]) -> list[Checked]:
     return done
 
 
-def _one_process(turn: _Turn, cases: Sequence[Case]) -> list[Checked]:
+def _one_process(turn: _Turn, cases: Sequence[Case], job: int) -> list[Checked]:
     """The cases that a process came through, and the one it died at."""
     tool = turn.tool
     with tempfile.TemporaryDirectory(prefix="cudal2-sanitize-") as folder:
         request = Path(folder) / "cases.pickle"
         request.write_bytes(pickle.dumps(list(cases)))
         program = [sys.executable, "-m", "cudal2.bench.sanitize.launcher", str(request), str(turn.device_index)]
-        output, end = _run([*turn.sanitizer.command(tool), *program], Path(folder) / "output", turn)
+        output, end = _run([*turn.sanitizer.command(tool, job), *program], Path(folder) / "output", turn)
     reports, before, counted = read_report(output)
     if before.findings or (not reports and end not in (_OUT_OF_TIME, _STOPPED)):
         raise WorkerError(f"{tool} failed before the first kernel ({end}): {_cause(output)}")

@@ -29,6 +29,8 @@ TOOLS: dict[str, tuple[str, ...]] = {
     "synccheck": (),
     "initcheck": (),
 }
+#: Processes at once look for their programs on ports of their own; by default all would share the ten from this one on.
+_FIRST_PORT, _PORTS = 49152, 10
 #: No limit on what is printed: after it a case would look clean that was not looked at.
 _COMMON = ("--print-limit", "0", "--show-backtrace", "no", "--launch-timeout", "120")
 _VERSION = re.compile(r"[Vv]ersion (\d[\w.]*)")
@@ -104,9 +106,10 @@ class Sanitizer:
             raise EnvironmentProblemError(f"{found} --version does not answer as {NAME} does: {INSTALL}")
         return cls(found, version[1])
 
-    def command(self, tool: str) -> list[str]:
-        """The command line up to the program."""
-        return [str(self.path), "--tool", tool, *_COMMON, *TOOLS[tool]]
+    def command(self, tool: str, job: int = 0) -> list[str]:
+        """The command line up to the program; ``job`` tells those that run at once apart."""
+        port = str(_FIRST_PORT + _PORTS * job)
+        return [str(self.path), "--tool", tool, "--port", port, *_COMMON, *TOOLS[tool]]
 
 
 def find() -> Path | None:
