@@ -1,10 +1,12 @@
 """What each axis of the kernel is worth: the best recorded time without some of its values over the best with all.
 
     python scripts/ablation.py [--family sm80_mma] [--recording FILE] [--readme kernels/README.md [--place NAME]]
+    python scripts/ablation.py --twins --recording cudal2/data/searched/h200_sm90_ws_selected_fp32_tn.parquet
 
 Read from a recording, so nothing is measured; of one that is not complete, it is the best found without. With --readme
 the table between its ablation markers is rewritten. Ratios to the interleaved reference are compared, since clocks
-drift over a recording, and plain times where a shape was measured without one, within seconds.
+drift over a recording, and plain times where a shape was measured without one, within seconds. With --twins pairs of
+configurations are compared that differ in one axis alone and were timed in the same rounds, as a selection's are.
 """
 
 from __future__ import annotations
@@ -12,7 +14,8 @@ from __future__ import annotations
 import statistics
 import sys
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
+from itertools import combinations
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -31,6 +34,9 @@ from cudal2.space.families import FAMILIES
 Keeps: TypeAlias = Callable[[Any], bool]
 #: Time over the reference of the same rounds.
 Times: TypeAlias = dict[Problem, dict[KernelConfig, float]]
+
+#: Of fewer pairs nothing is said.
+ENOUGH_TWINS = 20
 
 #: By kernel family: what is taken away that is no single axis, and which configurations are left.
 COMBINED: dict[str, dict[str, Keeps]] = {
@@ -72,18 +78,38 @@ def main() -> None:
     parser.add_argument("--recording", type=Path, help="recording (default: the shipped one)")
     parser.add_argument("--readme", type=Path, help="page with the ablation markers")
     parser.add_argument("--place", help="what the markers are of (default: the family)")
+    parser.add_argument("--twins", action="store_true", help="compare pairs of the same rounds that differ in one axis")
     arguments = parser.parse_args()
     path = arguments.recording or bundled_recording(family=arguments.family or next(iter(FAMILIES)))
-    times = relative_times(path, arguments.family)
-    page = table(times, path, arguments.place)
+    if arguments.twins:
+        rows = usual_rows(path, arguments.family)
+        page, place = twins_table(rows, path), f"{rows[0].contestant}_twins"
+    else:
+        times = relative_times(path, arguments.family)
+        page, place = table(times, path, arguments.place), family_in(times)
     if arguments.readme is None:
         print(page)
         return
-    replace_section(arguments.readme, *markers(arguments.place or family_in(times)), page)
+    replace_section(arguments.readme, *markers(arguments.place or place), page)
 
 
 def relative_times(path: Path, family: str = "") -> Times:
     """Time over the reference of the same rounds, or the time, by shape and configuration; in the usual PDL setting.
+
+    Raises:
+        UsageError: As :func:`usual_rows`.
+    """
+    columns: dict[Problem, list[Measurement]] = defaultdict(list)
+    for row in usual_rows(path, family):
+        columns[row.problem].append(row)
+    times: Times = {}
+    for problem, column in columns.items():
+        times[problem] = {row.config: cost for row, cost in zip(column, costs(column), strict=True) if row.config}
+    return times
+
+
+def usual_rows(path: Path, family: str = "") -> list[Measurement]:
+    """What passed of one family, in the PDL setting of most.
 
     Raises:
         UsageError: The recording holds nothing of the family, or without one, kernels of several.
@@ -94,14 +120,51 @@ def relative_times(path: Path, family: str = "") -> Times:
         raise UsageError(f"{path} holds kernels of {', '.join(found) or 'no family'}: name one of them by --family")
     rows = [row for row in rows if row.config is not None and row.config.family == (family or found[0])]
     pdl = 2 * sum(row.pdl for row in rows) >= len(rows)
-    columns: dict[Problem, list[Measurement]] = defaultdict(list)
+    return [row for row in rows if row.pdl == pdl]
+
+
+def twins_table(rows: Sequence[Measurement], source: Path) -> str:
+    """One line per change of one axis that enough pairs show, as Markdown."""
+    family = FAMILIES[rows[0].contestant]
+    lines = [
+        f"Read from `{source.name}`, by `python scripts/ablation.py --twins --readme kernels/README.md"
+        f" --recording {source}`.",
+        f"Changes of one axis alone that {ENOUGH_TWINS} pairs of configurations or more differ by, both timed in the",
+        "same rounds. Faster by: geometric mean over the pairs; then what nine pairs in ten exceed, and one in ten.",
+        "",
+        "| change | pairs | shapes | faster by | nine in ten | one in ten | most, where |",
+        "| --- | ---: | ---: | ---: | ---: | ---: | --- |",
+    ]
+    for axis in family.axes:
+        changes = sorted(twins(rows, axis).items(), key=lambda item: [axis.values.index(value) for value in item[0]])
+        lines += [twins_line(axis.name, *change, gains) for change, gains in changes if len(gains) >= ENOUGH_TWINS]
+    return "\n".join(lines)
+
+
+def twins(rows: Iterable[Measurement], axis: Axis) -> dict[tuple[Any, Any], list[tuple[float, str]]]:
+    """By two values of an axis: the first's time over the second's of each pair that shares all else, and its shape."""
+    alike: dict[tuple[Any, ...], dict[Any, float]] = defaultdict(dict)
     for row in rows:
-        if row.pdl == pdl:
-            columns[row.problem].append(row)
-    times: Times = {}
-    for problem, column in columns.items():
-        times[problem] = {row.config: cost for row, cost in zip(column, costs(column), strict=True) if row.config}
-    return times
+        if row.config is not None:
+            rest = row.config.to_dict()
+            value = rest.pop(axis.name)
+            alike[(row.problem, row.utc, *rest.values())][value] = row.median_us
+    found: dict[tuple[Any, Any], list[tuple[float, str]]] = defaultdict(list)
+    for (problem, *_), times_us in alike.items():
+        for first, second in combinations(sorted(times_us, key=axis.values.index), 2):
+            found[first, second].append((times_us[first] / times_us[second], problem.mnk))
+    return found
+
+
+def twins_line(name: str, first: Any, second: Any, gains: list[tuple[float, str]]) -> str:
+    """How much faster the second value is."""
+    ratios = [ratio for ratio, _ in gains]
+    low, *_, high = statistics.quantiles(ratios, n=10)
+    most, where = max(gains)
+    figures = (statistics.geometric_mean(ratios), low, high, most)
+    cells = [f"{round(100 * (figure - 1), 1) + 0.0:.1f} %" for figure in figures]
+    shapes = len({mnk for _, mnk in gains})
+    return f"| `{name}` {first} to {second} | {len(gains)} | {shapes} | {' | '.join(cells)}, {where} |"
 
 
 def family_in(times: Times) -> str:

@@ -10,6 +10,7 @@ import pytest
 
 from cudal2.errors import UsageError
 from cudal2.problem import Problem
+from cudal2.records.measurement import Measurement, Status
 from cudal2.records.recording import bundled_recording, read_records
 from cudal2.space.config import Sm80MmaConfig, Sm90SmallConfig, Sm90WsConfig
 from cudal2.space.families import FAMILIES
@@ -82,6 +83,27 @@ def test_what_cutlass_comes_to_is_what_was_recorded():
     assert f"{min(counts)} to {max(counts)} configurations of CUTLASS's" in page
     path = bundled_recording("fp32", "sm90_collective")
     assert ablation.table(ablation.relative_times(path), path) in page
+
+
+@pytest.mark.parametrize("family", ["sm90_ws", "sm90_small"])
+def test_the_page_holds_what_twins_of_the_shipped_selections_say(family: str, monkeypatch):
+    monkeypatch.chdir(ROOT)
+    path = Path("cudal2/data/searched") / f"h200_{family}_selected_fp32_tn.parquet"
+    assert ablation.twins_table(ablation.usual_rows(path), path) in (ROOT / "kernels" / "README.md").read_text()
+
+
+def test_twins_share_everything_but_one_axis():
+    def timed(config, time_us, utc="1"):
+        problem = Problem(64, 64, 4096)
+        return Measurement(problem, config.family, config, Status.CORRECT, times_us=(time_us,), utc=utc)
+
+    axis = next(axis for axis in FAMILIES["sm90_ws"].axes if axis.name == "raster")
+    other = replace(WHOLE, raster="n")
+    rows = [timed(WHOLE, 3.0), timed(other, 2.0), timed(replace(other, stages=3), 1.0), timed(other, 1.0, utc="2")]
+    assert ablation.twins(rows, axis) == {("m", "n"): [(1.5, "64_64_4096")]}
+    gains = [(1.0 + at / 1000, "64_64_64") for at in range(19)] + [(0.9996, "64_64_128")]
+    line = ablation.twins_line("raster", "m", "n", gains)
+    assert line == "| `raster` m to n | 20 | 2 | 0.9 % | 0.0 % | 1.7 % | 1.8 %, 64_64_64 |"
 
 
 def test_records_of_several_families_are_read_one_family_at_a_time():
