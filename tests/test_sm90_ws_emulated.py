@@ -50,6 +50,7 @@ def swapped(tile: tuple[int, int, int], stages: int, schedule: str, consumers: i
 ONE = {"persistent": False}
 SPLIT = {"epilogue": "direct", "persistent": False}
 WORKSPACE = {**SPLIT, "split_via": "workspace"}
+KEEPS_A = {"group": 1}
 CASES: tuple[tuple[Sm90WsConfig, Acc, Layout, tuple[str, ...]], ...] = (
     (plain((64, 80, 64), 2, "coop", 1), "fp32", "nn", ("150_200_136",)),
     (plain((128, 32, 64), 3, "coop", 2, cluster_m=2), "fp32", "tn", ("300_72_200",)),
@@ -81,6 +82,14 @@ CASES: tuple[tuple[Sm90WsConfig, Acc, Layout, tuple[str, ...]], ...] = (
     (plain((128, 32, 64), 3, "coop", 2, cluster_m=2, store_hint="evict_first"), "fp32", "tn", ("300_72_200",)),
     (swapped((96, 128, 64), 3, "coop", 2, store_hint="evict_first", producer_registers=24),
      "fp32", "tn", ("100_136_200",)),
+    (plain((64, 80, 64), 3, "coop", 1, resident_a=2, **KEEPS_A), "fp32", "nn", ("300_200_104", "150_648_128")),
+    (plain((64, 32, 64), 4, "pingpong", 2, resident_a=4, **KEEPS_A), "fp32", "tn", ("260_136_200", "130_304_256")),
+    (plain((64, 64, 128), 2, "pingpong", 2, cluster_n=2, resident_a=1, **KEEPS_A), "fp16", "nn", ("400_400_104",)),
+    (plain((128, 32, 64), 2, "coop", 2, cluster_m=2, resident_a=1, epilogue="direct", **KEEPS_A),
+     "fp32", "tn", ("700_200_64",)),
+    (swapped((96, 64, 64), 3, "pingpong", 2, resident_a=2, **KEEPS_A), "fp32", "tn", ("500_200_128",)),
+    (swapped((32, 64, 64), 2, "coop", 1, cluster_m=2, cluster_n=2, resident_a=2, **KEEPS_A),
+     "fp32", "nn", ("300_520_72",)),
 )  # fmt: skip
 
 
@@ -153,6 +162,7 @@ def test_the_kernel_is_exact_and_stays_inside(case, tmp_path: Path) -> None:  # 
 PLAIN_FAULTS = CASES[1][0]
 SWAPPED_FAULTS = swapped((136, 64, 64), 2, "pingpong", 2, cluster_m=2)
 WORKSPACE_FAULTS = plain((128, 32, 64), 2, "coop", 2, split_k=3, **WORKSPACE)
+KEEPING_FAULTS = plain((64, 16, 64), 8, "pingpong", 2, resident_a=5, **KEEPS_A)
 #: Configuration, layout, header, what to break by what, and what the emulation must say of it.
 FAULTS = {
     "a stage given back before it has been read": (
@@ -191,6 +201,14 @@ FAULTS = {
         "if (arrivals(load_acquire(ticket)) == kSlices) return own;", "return own;", "wrong"),
     "a ticket that is not made ready again": (
         WORKSPACE_FAULTS, "nn", "workspace.cuh", "store_relaxed(ticket, 0);", ";", "left over"),
+    "new rows of A before the old have been read": (
+        KEEPING_FAULTS, "tn", "sm90_ws.cuh", "if (G::kKeepsA && fetch_a) drain<G>(smem, cursor);", "", "wrong"),
+    "rows of A that stay too long": (
+        KEEPING_FAULTS, "nn", "sm90_ws.cuh", "row != kept_row;", "kept_row < 0;", "wrong"),
+    "bytes of A that nobody counts": (
+        KEEPING_FAULTS, "tn", "sm90_ws.cuh", "(G::kKeepsA && fetch_a ? G::kBytesA : 0)", "0", "wrong|waits for ever"),
+    "tiles of other CTAs": (
+        KEEPING_FAULTS, "tn", "sm90_ws.cuh", "int(all * (first + 1) / stride)", "int(all * first / stride)", "wrong"),
 }  # fmt: skip
 
 

@@ -33,7 +33,8 @@ _NAMES = {
     Sm90WsConfig.family: re.compile(
         _TILE_NAME + r"(?P<schedule>coop|pingpong)(?P<consumers>\d+)_c(?P<cluster_m>\d+)x(?P<cluster_n>\d+)"
         r"_k(?P<split_k>\d+)_(?P<epilogue>tma|direct)_o(?P<ctas_per_sm>\d+)(?P<swap_ab>(?:_swap)?)"
-        r"(?:_(?P<split_via>workspace))?(?:_r(?P<producer_registers>\d+))?(?:_(?P<store_hint>evict_first))?"
+        r"(?:_(?P<split_via>workspace))?(?:_a(?P<resident_a>\d+))?(?:_r(?P<producer_registers>\d+))?"
+        r"(?:_(?P<store_hint>evict_first))?"
         r"(?:_(?P<raster>[mn])(?P<group>\d+)(?P<persistent>p?)(?:f(?P<l2_prefetch>\d+))?)?",
         re.ASCII,
     ),

@@ -60,6 +60,7 @@ ABSENT: dict[str, Any] = {
     "split_via": "cluster",
     "producer_registers": 0,
     "store_hint": "normal",
+    "resident_a": 0,
 }
 
 #: Configurations estimated at once.
@@ -134,8 +135,9 @@ def _mma_sync_cycles(tile_m: Floats, tile_n: Floats, tile_k: Floats, warps_m: Fl
 
 
 def _load_cycles(columns: Columns, tile_m: Floats, tile_n: Floats, tile_k: Floats, resident: Floats) -> Floats:
-    """Cycles to bring one stage from L2; a multicast operand is read once per cluster."""
-    elements = tile_m / _floats(columns, "cluster_n") + tile_n / _floats(columns, "cluster_m")
+    """Cycles to bring one stage from L2; a multicast operand is read once per cluster, A that stays hardly ever."""
+    rows = np.where(columns["resident_a"] > 0, 0.0, tile_m / _floats(columns, "cluster_n"))
+    elements = rows + tile_n / _floats(columns, "cluster_m")
     bytes_per_cycle = np.minimum(64.0, L2_BYTES_PER_US / CLOCK_PER_US / np.maximum(1.0, np.minimum(resident, 132.0)))
     return 2.0 * elements * tile_k / bytes_per_cycle
 

@@ -172,21 +172,20 @@ def _pattern(config: KernelConfig) -> KernelConfig:
     first: dict[str, Any] = {"split_k": 1, "l2_prefetch": 0, "stages": _LEAST_STAGES[config.family]}
     if isinstance(config, Sm90WsConfig):
         first |= {"raster": "m", "group": 1, "persistent": False, "split_via": "cluster", "store_hint": "normal"}
+        first |= {"resident_a": 0}
     return with_axes(config, **first)
 
 
 def _choices(pattern: KernelConfig, split: int) -> list[dict[str, Any]]:
-    """What to compare kernels by, beside splits and rings: how sums meet, what L2 is told, one wave or many."""
+    """What to compare kernels by, beside splits and rings: how sums meet, what L2 is told, waves, what of A stays."""
     if not isinstance(pattern, Sm90WsConfig):
         return [{}]
     ways = ("cluster", "workspace") if split > 1 else ("cluster",)
     hints = ("normal", "evict_first") if pattern.epilogue == "tma" else ("normal",)
-    return [
-        {"split_via": way, "store_hint": hint, "persistent": persistent}
-        for way in ways
-        for hint in hints
-        for persistent in (False, True)
-    ]
+    runs: list[dict[str, Any]] = [{"persistent": False}, {"persistent": True}]
+    if split == 1:
+        runs += [{"persistent": True, "resident_a": k_tiles} for k_tiles in (1, 2, 4)]
+    return [{"split_via": way, "store_hint": hint, **run} for way in ways for hint in hints for run in runs]
 
 
 def _kernel(config: KernelConfig) -> tuple[str, str]:

@@ -90,6 +90,7 @@ def _choices(c: Columns, problem: Problem) -> list[NDArray[Any]]:
         c["stages"] * c["tile_k"],
         c["producer_registers"],
         c["store_hint"] == "evict_first",
+        c["resident_a"] > 0,
         (c["split_via"] == "workspace") * np.log2(c["split_k"] * float(problem.m * problem.n)),
         c["schedule"] == "pingpong",
         c["epilogue"] == "tma",
@@ -107,7 +108,8 @@ def _tiling(c: Columns, problem: Problem, arch: Arch) -> list[NDArray[Any]]:
     ring_bytes = 2.0 * c["stages"] * c["tile_k"] * (c["tile_m"] + c["tile_n"])
     width = c["tile_m"] / c["cluster_n"] + c["tile_n"] / c["cluster_m"]
     fast, slow = np.where(c["raster"] == "m", (tiles_m, tiles_n), (tiles_n, tiles_m))
-    reads = problem.m * tiles_n / c["cluster_n"] + problem.n * tiles_m / c["cluster_m"]
+    reads_of_a = np.where(c["resident_a"] > 0, 1.0, tiles_n / c["cluster_n"])
+    reads = problem.m * reads_of_a + problem.n * tiles_m / c["cluster_m"]
     floor_us = max(terms_us(problem.m, problem.n, problem.k).values())
     return [
         np.log2(ctas),

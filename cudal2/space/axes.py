@@ -83,6 +83,7 @@ SM90_WS_AXES: tuple[Axis, ...] = (
     Axis("stages", (2, 3, 4, 5, 6, 7, 8, 10, 12), True, "pipeline stages, the prefetch depth"),
     Axis("epilogue", ("tma", "direct"), True, "stmatrix and TMA store, or predicated stores from registers"),
     Axis("store_hint", ("normal", "evict_first"), True, "whether L2 gives up first what TMA stores"),
+    Axis("resident_a", (0, 1, 2, 4), True, "K tiles of A that stay in shared memory from tile to tile, or none"),
     Axis("ctas_per_sm", (1, 2, 3, 4), True, "CTAs that fit one multiprocessor"),
     Axis("producer_registers", (0, 24), True, "left to a producer thread by setmaxnreg; 0: the family's choice"),
     Axis("raster", ("m", "n"), False, "axis along which consecutive tiles run inside a raster group"),

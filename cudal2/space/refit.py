@@ -66,6 +66,7 @@ def transposed(problem: Problem, config: KernelConfig) -> tuple[Problem, KernelC
         cluster_m=config.cluster_n,
         cluster_n=config.cluster_m,
         swap_ab=not config.swap_ab,
+        resident_a=0,
         raster="n" if config.raster == "m" else "m",
     )
     return replace(problem, m=problem.n, n=problem.m), turned

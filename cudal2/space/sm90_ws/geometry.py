@@ -70,7 +70,7 @@ def workspace_split(config: Sm90WsConfig) -> int:
 
 
 def stage_bytes(config: Sm90WsConfig) -> int:
-    """Bytes of A and B in one stage, which is also what its full barrier expects."""
+    """Bytes of A and B of one K tile, which is also what a full barrier expects that counts both."""
     return (config.tile_m + config.tile_n) * config.tile_k * ELEMENT_BYTES
 
 
@@ -98,8 +98,19 @@ def partial_bytes(config: Sm90WsConfig) -> int:
     return 4 * config.tile_m * config.tile_n if cluster_split(config) > 1 else 0
 
 
+def kept_bytes(config: Sm90WsConfig) -> int:
+    """Shared memory that A takes more where it stays than in every stage: less than nothing, as a rule."""
+    more = config.resident_a - config.stages if config.resident_a else 0
+    return more * config.tile_m * config.tile_k * ELEMENT_BYTES
+
+
 def smem_bytes(config: Sm90WsConfig) -> int:
     """Dynamic shared memory of one CTA."""
+    return streaming_smem_bytes(config) + kept_bytes(config)
+
+
+def streaming_smem_bytes(config: Sm90WsConfig) -> int:
+    """The same with both operands in every stage."""
     body = max(config.stages * stage_bytes(config), partial_bytes(config))
     return ALIGN_SLACK_BYTES + body + epilogue_bytes(config) + BARRIER_BYTES
 
@@ -170,6 +181,7 @@ def constants(config: Sm90WsConfig, acc: Acc, layout: Layout, dtype: Dtype) -> d
         "cluster_n": config.cluster_n,
         "split_k": cluster_split(config),
         "workspace_split_k": workspace_split(config),
+        "resident_a": config.resident_a,
         "params": "GemmParams" if config.split_via == "cluster" else "WorkspaceParams",
         "epilogue_tma": config.epilogue == "tma",
         "store_evict_first": config.store_hint == "evict_first",

@@ -46,7 +46,7 @@ NARROW_K = 256
 WORKSPACE_BYTES = 32 * 2**20
 
 _BODY_AXES = ("tile_m", "tile_n", "tile_k", "stages", "consumers", "split_k", "split_via", "epilogue", "swap_ab")
-_smem = lifted(geo.smem_bytes, *_BODY_AXES)
+_smem = lifted(geo.streaming_smem_bytes, *_BODY_AXES)
 _threads = lifted(geo.threads, "consumers", "ctas_per_sm")
 _setmaxnreg = lifted(lambda config: geo.setmaxnreg(config)[1], "consumers", "ctas_per_sm", "producer_registers")
 _cluster_split = lifted(geo.cluster_split, "split_k", "split_via")
@@ -202,6 +202,24 @@ def _registers_move(c: Choice, problem: Problem, arch: Arch) -> Any:
     return np.equal(c.producer_registers, 0) | (named & np.equal(c.ctas_per_sm, 1))
 
 
+def _a_stays(c: Choice, problem: Problem, arch: Arch) -> Any:
+    along_n = np.equal(c.persistent, True) & np.equal(c.raster, "m") & np.equal(c.group, 1)
+    fits = (c.resident_a <= c.stages) & (c.tile_k >= WHOLE_ROW)
+    return np.equal(c.resident_a, 0) | (along_n & fits & np.equal(c.split_k, 1))
+
+
+def _a_stays_reason(c: Sm90WsConfig, problem: Problem, arch: Arch) -> str:
+    return (
+        f"A stays where a persistent CTA's tiles run along N (raster m group 1) and have all of K, in K tiles of "
+        f"{WHOLE_ROW} or more and no more of them than stages; this is {c.name}"
+    )
+
+
+def _holds_all_of_a(c: Choice, problem: Problem, arch: Arch) -> Any:
+    k_tiles = ceil_div(problem.k, c.tile_k)
+    return np.equal(c.resident_a, 0) | ((k_tiles <= c.resident_a) & (c.resident_a < 2 * k_tiles))
+
+
 def _stores_boxes(c: Choice, problem: Problem, arch: Arch) -> Any:
     return np.equal(c.epilogue, "direct") | (np.equal(c.tile_n % 16, 0) & (problem.n % 8 == 0))
 
@@ -296,6 +314,22 @@ RULES: tuple[Rule, ...] = (
         ("epilogue", "store_hint"),
         lambda c, p, a: np.equal(c.store_hint, "normal") | np.equal(c.epilogue, "tma"),
         lambda c, p, a: "evict-first stores go by TMA; the epilogue is direct",
+    ),
+    Rule(
+        "resident_a",
+        ("tile_k", "split_k", "stages", "resident_a", "raster", "group", "persistent"),
+        _a_stays,
+        _a_stays_reason,
+    ),
+    Rule(
+        "resident_depth",
+        ("tile_k", "resident_a"),
+        _holds_all_of_a,
+        lambda c, p, a: (
+            f"{c.resident_a} K tiles of A that stay are not the least that hold k = {p.k}, which has "
+            f"{int(ceil_div(p.k, c.tile_k))} of {c.tile_k}"
+        ),
+        by_size=True,
     ),
     multicast_slice(", so the bytes a stage waits for never add up"),
     Rule(

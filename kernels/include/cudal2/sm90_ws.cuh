@@ -3,7 +3,7 @@
 // Cooperative: the consumers share a tile by rows, or by columns if the operands are swapped. Ping-pong: each has its own
 // tile and they take turns at the tensor cores, so that one's epilogue hides behind the other's main loop. Clusters share
 // A and B by multicast, or split K and reduce through distributed shared memory; without a cluster, K is split by way of a
-// workspace. See kernels/README.md for the axes.
+// workspace. Where K is short, A may stay in shared memory from tile to tile. See kernels/README.md for the axes.
 #pragma once
 
 #include <cutlass/arch/reg_reconfig.h>
@@ -34,8 +34,8 @@ struct Work {
   int cta_n;     // and along N
   int slice;     // of K
   int first;     // first cluster tile
-  int stride;    // clusters in the grid
-  int tiles;
+  int stride;    // to the next one: clusters in the grid
+  int tiles;     // where they end
   KRange k;
 
   __device__ __forceinline__ explicit Work(const GemmParams& p) : params(p) {
@@ -47,6 +47,12 @@ struct Work {
     first = blockIdx.x / kTileCtas;  // slices of a tile are neighbours in the grid: they run at once
     stride = gridDim.x / kTileCtas;
     tiles = p.tiles_m * p.tiles_n;
+    if constexpr (G::kKeepsA) {  // neighbours instead, which run along N and have A in common
+      const int64_t all = tiles;
+      tiles = int(all * (first + 1) / stride);
+      first = int(all * first / stride);
+      stride = 1;
+    }
     const int k_tiles = (p.k + G::kTileK - 1) / G::kTileK;
     k = G::kSlices == 1 ? KRange{0, k_tiles} : KRange{k_tiles * slice / G::kSlices, k_tiles * (slice + 1) / G::kSlices};
   }
@@ -62,8 +68,13 @@ template <class G>
 struct Smem {
   uint8_t* base;
 
-  __device__ __forceinline__ uint8_t* a(int stage) const { return base + stage * G::kStageBytes; }
-  __device__ __forceinline__ uint8_t* b(int stage) const { return a(stage) + G::kBytesA; }
+  // A of the K tile kt, which is in the ring's stage or kept.
+  __device__ __forceinline__ uint8_t* a(int stage, int kt) const {
+    return G::kKeepsA ? base + kt * G::kBytesA : base + stage * G::kStageBytes;
+  }
+  __device__ __forceinline__ uint8_t* b(int stage) const {
+    return G::kKeepsA ? base + G::kKeptBytes + stage * G::kStageBytes : a(stage, 0) + G::kBytesA;
+  }
   __device__ __forceinline__ float4* partials() const { return reinterpret_cast<float4*>(base); }
   __device__ __forceinline__ uint8_t* staging(int group) const {
     return base + G::kBodyBytes + group * kStoreBuffers * G::kStoreBytes;
@@ -85,9 +96,11 @@ __device__ __forceinline__ void load_box(const TensorMap& map, uint64_t hint, ui
   }
 }
 
+// The K tile kt into a stage; of A only what does not stay from an earlier tile.
 template <class G>
-__device__ __forceinline__ void load_stage(const Work<G>& work, const Smem<G>& smem, int stage, int row, int col, int k0) {
+__device__ __forceinline__ void load_stage(const Work<G>& work, const Smem<G>& smem, int stage, int row, int col, int kt, bool fetch_a) {
   const GemmParams& p = work.params;
+  const int k0 = kt * G::kTileK;
   uint64_t* barrier = smem.full(stage);
   uint16_t mask_a = 0;
   uint16_t mask_b = 0;
@@ -96,10 +109,13 @@ __device__ __forceinline__ void load_stage(const Work<G>& work, const Smem<G>& s
 #pragma unroll
   for (int i = 0; i < G::kClusterM; ++i) mask_b |= 1 << work.peer(i, work.cta_n);
 
-  const int slice_a = work.cta_n * G::kSliceA;
+  if (!G::kKeepsA || fetch_a) {
+    const int slice_a = work.cta_n * G::kSliceA;
 #pragma unroll
-  for (int sub = 0; sub < G::kBoxesK; ++sub) {
-    load_box<(G::kClusterN > 1)>(p.a, p.hint_a, barrier, mask_a, smem.a(stage) + (sub * G::kTileM + slice_a) * G::kRowBytes, k0 + sub * 64, row + slice_a);
+    for (int sub = 0; sub < G::kBoxesK; ++sub) {
+      load_box<(G::kClusterN > 1)>(p.a, p.hint_a, barrier, mask_a, smem.a(stage, kt) + (sub * G::kTileM + slice_a) * G::kRowBytes, k0 + sub * 64,
+                                   row + slice_a);
+    }
   }
   const int slice_b = work.cta_m * G::kSliceB;
   if constexpr (G::kKMajorB) {
@@ -152,6 +168,16 @@ __device__ __forceinline__ void prefetch_first_tile(const Work<G>& work, TileCoo
   for (int kt = work.k.begin + tile.m; kt < end; kt += work.params.tiles_m) prefetch_b<G>(work, work.col(tile), kt * G::kTileK);
 }
 
+// Waits until nothing of the ring is in use, nor then any A that its products have read.
+template <class G>
+__device__ __forceinline__ void drain(const Smem<G>& smem, StageCursor<G::kStages> cursor) {
+#pragma unroll 1
+  for (int i = 0; i < G::kStages; ++i) {
+    EmptyBarrier::wait(smem.empty(cursor.stage), cursor.phase ^ 1);
+    cursor.step();
+  }
+}
+
 // Runs in one elected lane.
 template <class G>
 __device__ __forceinline__ void produce(const Work<G>& work, const Smem<G>& smem) {
@@ -160,14 +186,18 @@ __device__ __forceinline__ void produce(const Work<G>& work, const Smem<G>& smem
   if (work.params.prefetch > 0 && work.first < work.tiles) prefetch_first_tile<G>(work, tile);
   wait_for_previous_grid();
   allow_next_grid();  // its CTAs may take free slots now; they touch no operand before this grid has ended
+  int kept_row = -1;  // where the A that stays begins
   for (int t = work.first; t < work.tiles; t += work.stride) {
     const int row = work.row(tile);
     const int col = work.col(tile);
+    const bool fetch_a = !G::kKeepsA || row != kept_row;
+    if (G::kKeepsA && fetch_a) drain<G>(smem, cursor);
+    kept_row = row;
 #pragma unroll 1  // unrolled copies only cost instruction cache
     for (int kt = work.k.begin; kt < work.k.end; ++kt) {
       EmptyBarrier::wait(smem.empty(cursor.stage), cursor.phase ^ 1);
-      FullBarrier::arrive_and_expect_tx(smem.full(cursor.stage), G::kStageBytes);
-      load_stage<G>(work, smem, cursor.stage, row, col, kt * G::kTileK);
+      FullBarrier::arrive_and_expect_tx(smem.full(cursor.stage), G::kStageBytes + (G::kKeepsA && fetch_a ? G::kBytesA : 0));
+      load_stage<G>(work, smem, cursor.stage, row, col, kt, fetch_a);
       cursor.step();
     }
     tile = tile_at(work.params, t + work.stride);
@@ -189,7 +219,7 @@ __device__ __forceinline__ void release_stage(const Work<G>& work, const Smem<G>
 }
 
 template <class G, class Acc>
-__device__ __forceinline__ void multiply_stage(const Smem<G>& smem, int stage, int group, Acc (&acc)[G::kBlocks], bool first) {
+__device__ __forceinline__ void multiply_stage(const Smem<G>& smem, int stage, int kt, int group, Acc (&acc)[G::kBlocks], bool first) {
   // wgmma's left operand is A, or B if swapped; its blocks of 64 rows are whole boxes where it is N-major.
   constexpr bool kKMajorLeft = !G::kSwapAB || G::kKMajorB;
   constexpr bool kKMajorRight = G::kSwapAB || G::kKMajorB;
@@ -197,8 +227,8 @@ __device__ __forceinline__ void multiply_stage(const Smem<G>& smem, int stage, i
   constexpr int kGroupBytes = G::kPingpong ? 0 : G::kBlocks * kBlockBytes;
   const uint64_t bits_k = descriptor_bits<G::kRowBytes>(16, 8 * G::kRowBytes);
   const uint64_t bits_n = descriptor_bits<G::kBoxNBytes>(G::kTileK * G::kBoxNBytes, 8 * G::kBoxNBytes);
-  const uint8_t* left = G::kSwapAB ? smem.b(stage) : smem.a(stage);
-  const uint8_t* right = G::kSwapAB ? smem.a(stage) : smem.b(stage);
+  const uint8_t* left = G::kSwapAB ? smem.b(stage) : smem.a(stage, kt);
+  const uint8_t* right = G::kSwapAB ? smem.a(stage, kt) : smem.b(stage);
   const uint64_t desc_left = descriptor_at(kKMajorLeft ? bits_k : bits_n, cute::cast_smem_ptr_to_uint(left) + group * kGroupBytes);
   const uint64_t desc_right = descriptor_at(kKMajorRight ? bits_k : bits_n, cute::cast_smem_ptr_to_uint(right));
 #pragma unroll
@@ -213,7 +243,9 @@ __device__ __forceinline__ void multiply_stage(const Smem<G>& smem, int stage, i
   }
 }
 
-// The products of one tile; a stage is given back once the next stage's products have been issued behind it.
+// The products of one tile; a stage is given back once the next stage's products have been issued behind it. A that stays
+// has arrived: its bytes count for a stage of this tile, or of an earlier one that this group waited for, or the other
+// group did before it passed the turn on.
 template <class G, class Acc>
 __device__ __forceinline__ void multiply_tile(const Work<G>& work, const Smem<G>& smem, int group, StageCursor<G::kStages>& cursor,
                                               Acc (&acc)[G::kBlocks]) {
@@ -223,7 +255,7 @@ __device__ __forceinline__ void multiply_tile(const Work<G>& work, const Smem<G>
     FullBarrier::wait(smem.full(cursor.stage), cursor.phase);
     fence_accumulators(acc);
     cute::warpgroup_arrive();
-    multiply_stage<G>(smem, cursor.stage, group, acc, kt == work.k.begin);
+    multiply_stage<G>(smem, cursor.stage, kt, group, acc, kt == work.k.begin);
     cute::warpgroup_commit_batch();
     cute::warpgroup_wait<1>();
     fence_accumulators(acc);
