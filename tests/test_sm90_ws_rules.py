@@ -22,6 +22,7 @@ RULE_NAMES = [rule.name for rule in RULES]
 #: 168 rows of C along wgmma's N, and 128 columns for one consumer.
 SWAPPED = {"swap_ab": True, "tile_m": 168, "tile_n": 128, "consumers": 1}
 SPLIT = {"split_k": 2, "split_via": "workspace", "epilogue": "direct"}
+KEEPS_A = {"resident_a": 2, "persistent": True}
 
 #: Rule, change to a legal configuration, problem, and words of the reason: the numbers and the limit.
 REFUSALS = [
@@ -50,6 +51,10 @@ REFUSALS = [
     ("workspace_size", {**SPLIT, "split_k": 4}, LARGE, ["268435456 bytes", "33554432", "by cluster"]),
     ("producer_registers", {"producer_registers": 24, "consumers": 1}, LARGE, ["24 registers", "2 consumers", "has 1"]),
     ("store_hint", {"store_hint": "evict_first", "epilogue": "direct"}, LARGE, ["by TMA", "direct"]),
+    ("resident_a", {"resident_a": 2}, Problem(4096, 4096, 128), ["run along N", "_a2_m1"]),
+    ("resident_a", {**KEEPS_A, "group": 2}, Problem(8192, 8192, 128), ["raster m group 1", "_a2_m2p"]),
+    ("resident_a", {**KEEPS_A, "resident_a": 4, "stages": 3}, Problem(8192, 8192, 256), ["than stages", "s3"]),
+    ("resident_depth", KEEPS_A, Problem(8192, 8192, 192), ["2 K tiles of A", "k = 192", "3 of 64"]),
     ("narrow_tile_k", {"tile_k": 16, "tile_n": 80}, Problem(512, 512, 64), ["1024 bytes", "4096", "2560", "split-K 1"]),
     ("narrow_tile_k", {"tile_k": 32, "split_k": 2, "epilogue": "direct"}, Problem(512, 512, 128), ["split-K 2"]),
     ("narrow_depth", {"tile_k": 32}, LARGE, ["tile_k 32", "up to 256", "4096"]),
@@ -104,6 +109,8 @@ LIMITS = [
     # 16 MiB of C in fp32, twice.
     ("workspace_size", SPLIT, Problem(2048, 2048, 4096), Problem(2048, 2049, 4096)),
     ("narrow_depth", {"tile_k": 32}, Problem(512, 512, 256), Problem(512, 512, 264)),
+    ("resident_depth", KEEPS_A, Problem(8192, 8192, 128), Problem(8192, 8192, 136)),
+    ("resident_depth", KEEPS_A, Problem(8192, 8192, 72), Problem(8192, 8192, 64)),
     ("stages_depth", {}, Problem(512, 512, 200), Problem(512, 512, 192)),
     ("stages_depth", {"stages": 3}, Problem(512, 512, 136), Problem(512, 512, 128)),
     ("stages_depth", {"persistent": True}, Problem(128 * 265, 128, 72), Problem(128 * 265, 128, 64)),
