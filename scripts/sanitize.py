@@ -51,7 +51,9 @@ from cudal2.space.families import FAMILIES
 from cudal2.space.space import SearchSpace
 
 #: K tiles for every depth and split, tiles for every order, one tile alone, one row, and every width of row.
-SHAPES = ("200_264_1096", "1000_1032_136", "64_64_64", "1_8_8", "130_72_260", "65_50_134", "123_77_189")
+SHAPES = (
+    "200_264_1096", "1000_1032_136", "64_64_64", "1_8_8", "1000_1032_40", "130_72_260", "65_50_134", "123_77_189",
+)  # fmt: skip
 #: Configurations of each shape, whatever they add to the cover.
 PER_SHAPE = 2
 #: initcheck looks at reads of global memory that nobody wrote; the launcher writes all of it.
