@@ -251,7 +251,23 @@ def test_the_readme_of_this_tree_is_what_the_shipped_measurements_say_and_short(
     )
     begin, end = (copy.read_text()[: copy.read_text().index(mark)].count("\n") for mark in (readme.BEGIN, readme.END))
     assert end - begin <= 100, "what is generated"
-    assert len(copy.read_text().splitlines()) - (end - begin) <= 160, "what is written"
+    assert len(copy.read_text().splitlines()) - (end - begin) <= 160, "what is written, and its summary"
+
+
+def test_a_readme_may_begin_with_a_line_for_each_leaderboard(tmp_path):
+    records = final_rows("64_64_64", 2.0, FOUR) + final_rows("4096_4096_4096", 250.0, {"cublaslt_auto": 200.0})
+    records += final_rows("64_64_64", 1.0, {"cublaslt_auto": 4.0}, acc="fp16")
+    path, shards = tmp_path / "README.md", shards_of(tmp_path, records)
+    path.write_text(f"{readme.SUMMARY_BEGIN}\nold\n{readme.SUMMARY_END}\n{README}")
+    assert readme.update_readme(path, shards, {}, ())
+    top = path.read_text().split("# Title")[0].splitlines()
+    assert top[1:-1] == [
+        "| NVIDIA Test, against cuBLASLt-AutoTuning | shapes | geomean | won / tied / lost | worst"
+        " | geomean by floor, <2.3us to >1ms |",
+        "| --- | ---: | ---: | ---: | ---: | ---: |",
+        "| Offline, fp32 accumulation, our PDL off | 2 | 1.265 | 1 / 0 / 1 | 0.800 | 2.000 / - / - / 0.800 / - |",
+    ]
+    assert not readme.update_readme(path, shards, {}, ()), "a second run must change nothing"
 
 
 def test_readme_without_markers_is_left_alone(tmp_path):

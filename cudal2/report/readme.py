@@ -23,6 +23,8 @@ from cudal2.report.spread import Judged, Spread
 from cudal2.table import KernelTable
 
 BEGIN, END = "<!-- results:begin -->", "<!-- results:end -->"
+#: Around the few figures at the top of a page; a page may be without them.
+SUMMARY_BEGIN, SUMMARY_END = "<!-- summary:begin -->", "<!-- summary:end -->"
 #: Shapes listed one by one before the rest is counted.
 _LISTED = 5
 #: Whose latencies are here; every other baseline's are on the page.
@@ -86,7 +88,33 @@ def update_readme(
         speed_markdown(benchmarks, _kernels_speed(shards)),
         search_markdown(benchmarks),
     )
-    return replace_section(path, BEGIN, END, "\n\n".join(part for part in parts if part))
+    changed = replace_section(path, BEGIN, END, "\n\n".join(part for part in parts if part))
+    if SUMMARY_BEGIN in path.read_text(encoding="utf-8"):
+        changed |= replace_section(path, SUMMARY_BEGIN, SUMMARY_END, summary_markdown(shards, latencies))
+    return changed
+
+
+def summary_markdown(shards: Shards, latencies: Rows[Latency] = NONE_SERVED) -> str:
+    """A line per leaderboard of the types with most shapes, against the reference; of server mode best and worst.
+
+    Args:
+        shards: Finals.
+        latencies: Servings.
+    """
+    offline = [(board.title, one) for board in boards(shards.measurements)[::-1] if (one := board.standing())]
+    most = max((standing.entered for _, standing in offline), default=0)
+    served = [(board.title, found) for board in server_boards(latencies.rows) if (found := board.standing())]
+    served.sort(key=lambda item: item[1].overall.geomean or 0.0, reverse=True)
+    shown: list[tuple[str, Standing[Any]]] = [item for item in offline if item[1].entered == most]
+    shown += [*served[:1], *served[1:][-1:]]
+    gpus = ", ".join(dict.fromkeys(fingerprint.gpu for fingerprint in shards.fingerprints))
+    rows = [[f"{gpus}, against {baseline_title(REFERENCE)}", "shapes", "geomean", "won / tied / lost", "worst"]]
+    rows[0].append(f"geomean by floor, {CLASS_NAMES[0]} to {CLASS_NAMES[-1]}")
+    rows.append(["---", *["---:"] * (len(rows[0]) - 1)])
+    for title, standing in shown:
+        cells = _row(title, standing)
+        rows.append([title, *(cells[at] for at in (2, 3, 5, 8)), " / ".join(cells[-len(CLASS_NAMES) :])])
+    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
 
 
 def _kernels_speed(shards: Shards) -> list[Row]:
@@ -123,8 +151,8 @@ def _provenance(shards: Shards) -> str:
         " only the baseline solved is lost. *Slower*: ours takes over 5 % longer.\n"
         "- *Of floor*: what launch and sustained rates of the chip allow (`cudal2/floor.py`) over the time of ours /"
         " theirs. The last five columns: geomean of the speed-up by class of that floor, with the number of shapes.\n"
-        "- *Our PDL*: on helps short kernels launched back to back, and no kernel that runs alone (PDL, below). Read"
-        " the row that matches how you launch."
+        "- *Our PDL*: on helps short kernels launched back to back, and no kernel that runs alone (docs/protocol.md 8)."
+        " Read the row that matches how you launch."
         f"{f'{chr(10)}- *Again*: {again}' if again else ''}"
     )
 
