@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -45,17 +46,19 @@ def split_shard(path: Path, finals: Path) -> list[Measurement]:
     return [row for row in rows if id(row) not in judged]
 
 
-def publish(rows: Iterable[Measurement], fingerprints: Iterable[Fingerprint], pattern: str) -> None:
+def publish(sessions: Iterable[tuple[Fingerprint, Sequence[Measurement]]], pattern: str) -> None:
     """Writes one recording for each kernel family of the rows, with its version alone where that is the present one."""
-    by_family: dict[str, list[Measurement]] = {}
-    for row in rows:
-        if row.config is not None:
-            by_family.setdefault(row.config.family, []).append(row)
-    found = list(fingerprints)
-    for family, measured in sorted(by_family.items()):
+    rows: dict[str, list[Measurement]] = defaultdict(list)
+    fingerprints: dict[str, dict[Fingerprint, None]] = defaultdict(dict)
+    for fingerprint, measured in sessions:
+        for row in measured:
+            if row.config is not None:
+                rows[row.config.family].append(row)
+                fingerprints[row.config.family][fingerprint] = None
+    for family, measured in sorted(rows.items()):
         version = generator_version(family)
         path = Path(pattern.replace("{family}", family))
-        Recording.publish(measured, path, dict.fromkeys(_of_family(one, version) for one in found))
+        Recording.publish(measured, path, dict.fromkeys(_of_family(one, version) for one in fingerprints[family]))
         note(f"{path}: {counted(len({row.problem for row in measured}), 'shape')}, {path.stat().st_size / 1e6:.2f} MB")
 
 
@@ -72,13 +75,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
         raise UsageError(f"no shards (*.jsonl) in {', '.join(map(str, chosen.runs))}")
     if "{family}" not in chosen.selected:
         raise UsageError("--selected needs {family} in its name: a recording holds one kernel family")
-    rows: list[Measurement] = []
-    fingerprints: list[Fingerprint] = []
-    for path in sorted(paths, key=lambda path: path.name):
-        rows += split_shard(path, chosen.finals)
-        fingerprints += read_shards(path).fingerprints
+    ordered = sorted(paths, key=lambda path: path.name)
+    sessions = [(read_shards(path).fingerprint, split_shard(path, chosen.finals)) for path in ordered]
     note(f"{chosen.finals}: {counted(len(paths), 'shard')}")
-    publish(rows, fingerprints, chosen.selected)
+    publish(sessions, chosen.selected)
 
 
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:

@@ -122,10 +122,14 @@ def test_a_split_names_the_version_of_each_family_alone(tmp_path: Path) -> None:
     for version in (f"{OLD}+{ours}", ours):
         with RecordLog(tmp_path / "run", replace(BEFORE, generator_version=version)) as log:
             log.append(rows(Problem(64, 64, 64)))
+    with RecordLog(tmp_path / "run", replace(BEFORE, generator_version=NEW)) as log:
+        small = next(iter(SearchSpace(family="sm90_small").enumerate(Problem(64, 64, 64))))
+        log.append([Measurement(Problem(64, 64, 64), small.family, small, Status.CORRECT, times_us=(1.0,))])
     script("split_finals").main(
         [str(tmp_path / "run"), "--finals", str(tmp_path / "f"), "--selected", str(tmp_path / "{family}.parquet")]
     )
     assert [one.generator_version for one in read_records(tmp_path / "sm90_ws.parquet").fingerprints] == [ours]
+    assert [one.generator_version for one in read_records(tmp_path / "sm90_small.parquet").fingerprints] == [NEW]
     assert not (tmp_path / "f").exists(), "no finals, no shard"
 
 
