@@ -1,7 +1,7 @@
 """What each axis of the kernel is worth: the best recorded time without some of its values over the best with all.
 
     python scripts/ablation.py [--family sm80_mma] [--recording FILE] [--readme kernels/README.md [--place NAME]]
-    python scripts/ablation.py --twins --recording cudal2/data/searched/h200_sm90_ws_selected_fp32_tn.parquet
+    python scripts/ablation.py --twins --recording cudal2/data/searched/h200_sm90_ws_selected?_fp32_tn.parquet
 
 Read from a recording, so nothing is measured; of one that is not complete, it is the best found without. With --readme
 the table between its ablation markers is rewritten. Ratios to the interleaved reference are compared, since clocks
@@ -75,18 +75,20 @@ def main() -> None:
     """Prints the table, or writes it into a page."""
     parser = Parser(description=__doc__)
     parser.add_argument("--family", choices=tuple(FAMILIES), default="", help="default: the recording's, or sm90_ws")
-    parser.add_argument("--recording", type=Path, help="recording (default: the shipped one)")
+    parser.add_argument("--recording", type=Path, nargs="+", help="recording, of twins several (default: as shipped)")
     parser.add_argument("--readme", type=Path, help="page with the ablation markers")
     parser.add_argument("--place", help="what the markers are of (default: the family)")
     parser.add_argument("--twins", action="store_true", help="compare pairs of the same rounds that differ in one axis")
     arguments = parser.parse_args()
-    path = arguments.recording or bundled_recording(family=arguments.family or next(iter(FAMILIES)))
+    paths = arguments.recording or [bundled_recording(family=arguments.family or next(iter(FAMILIES)))]
     if arguments.twins:
-        rows = usual_rows(path, arguments.family)
-        page, place = twins_table(rows, path), f"{rows[0].contestant}_twins"
+        rows = [row for path in paths for row in usual_rows(path, arguments.family)]
+        page, place = twins_table(rows, paths), f"{rows[0].contestant}_twins"
+    elif len(paths) > 1:
+        raise UsageError("one --recording at a time: only --twins looks at several, each by itself")
     else:
-        times = relative_times(path, arguments.family)
-        page, place = table(times, path, arguments.place), family_in(times)
+        times = relative_times(paths[0], arguments.family)
+        page, place = table(times, paths[0], arguments.place), family_in(times)
     if arguments.readme is None:
         print(page)
         return
@@ -123,12 +125,12 @@ def usual_rows(path: Path, family: str = "") -> list[Measurement]:
     return [row for row in rows if row.pdl == pdl]
 
 
-def twins_table(rows: Sequence[Measurement], source: Path) -> str:
+def twins_table(rows: Sequence[Measurement], sources: Sequence[Path]) -> str:
     """One line per change of one axis that enough pairs show, as Markdown."""
     family = FAMILIES[rows[0].contestant]
     lines = [
-        f"Read from `{source.name}`, by `python scripts/ablation.py --twins --readme kernels/README.md"
-        f" --recording {source}`.",
+        f"Read from {', '.join(f'`{path.name}`' for path in sources)}, by `python scripts/ablation.py --twins"
+        f" --readme kernels/README.md --recording {' '.join(map(str, sources))}`.",
         f"Changes of one axis alone that {ENOUGH_TWINS} pairs of configurations or more differ by, both timed in the",
         "same rounds. Faster by: geometric mean over the pairs; then what nine pairs in ten exceed, and one in ten.",
         "",

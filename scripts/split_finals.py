@@ -1,10 +1,11 @@
 """Splits runs of scripts/judge.py into what their figures are read from and what their selections timed.
 
-    python scripts/split_finals.py RUNS... --finals cudal2/data/finals --selected cudal2/data/searched/FILE.parquet
+    python scripts/split_finals.py RUNS... --finals DIR --selected 'h200_{family}_selected{nth}_fp32_tn.parquet'
 
 Each of RUNS is a directory of shards or one shard. A shard of the same name in --finals keeps its header and the rows
-of finals, byte for byte. Rows that belong to no final, all candidates of a shape interleaved, become one recording for
-each kernel family: ``{family}`` in --selected is its name. A configuration that two selections timed has the later row.
+of finals, byte for byte. Rows that belong to no final, all candidates of a shape interleaved, become recordings:
+``{family}`` in --selected is the kernel family, ``{nth}`` 1 for the first selection of each shape, 2 for the second, so
+that what was timed in the same rounds stands in files of one number.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from cudal2.cli.main import guarded
 from cudal2.cli.output import counted, note
 from cudal2.codegen import generator_version
 from cudal2.errors import UsageError
+from cudal2.problem import Problem
 from cudal2.records.finals import group_finals
 from cudal2.records.fingerprint import Fingerprint
 from cudal2.records.measurement import Measurement
@@ -47,18 +49,20 @@ def split_shard(path: Path, finals: Path) -> list[Measurement]:
 
 
 def publish(sessions: Iterable[tuple[Fingerprint, Sequence[Measurement]]], pattern: str) -> None:
-    """Writes one recording for each kernel family of the rows, with its version alone where that is the present one."""
-    rows: dict[str, list[Measurement]] = defaultdict(list)
-    fingerprints: dict[str, dict[Fingerprint, None]] = defaultdict(dict)
+    """Writes the recordings, each with its family's generator version alone where that is the present one."""
+    rows: dict[tuple[str, int], list[Measurement]] = defaultdict(list)
+    environments: dict[tuple[str, int], dict[Fingerprint, None]] = defaultdict(dict)
+    seen: dict[Problem, dict[str, int]] = defaultdict(dict)
     for fingerprint, measured in sessions:
         for row in measured:
             if row.config is not None:
-                rows[row.config.family].append(row)
-                fingerprints[row.config.family][fingerprint] = None
-    for family, measured in sorted(rows.items()):
-        version = generator_version(family)
-        path = Path(pattern.replace("{family}", family))
-        Recording.publish(measured, path, dict.fromkeys(_of_family(one, version) for one in fingerprints[family]))
+                times = seen[row.problem]
+                key = row.config.family, times.setdefault(row.utc, len(times) + 1)
+                rows[key].append(row)
+                environments[key][_of_family(fingerprint, generator_version(row.config.family))] = None
+    for key, measured in sorted(rows.items()):
+        path = Path(pattern.replace("{family}", key[0]).replace("{nth}", str(key[1])))
+        Recording.publish(measured, path, environments[key])
         note(f"{path}: {counted(len({row.problem for row in measured}), 'shape')}, {path.stat().st_size / 1e6:.2f} MB")
 
 
@@ -73,8 +77,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     paths = [path for run in chosen.runs for path in shard_files(run)]
     if not paths:
         raise UsageError(f"no shards (*.jsonl) in {', '.join(map(str, chosen.runs))}")
-    if "{family}" not in chosen.selected:
-        raise UsageError("--selected needs {family} in its name: a recording holds one kernel family")
+    if not ("{family}" in chosen.selected and "{nth}" in chosen.selected):
+        raise UsageError(
+            "--selected needs {family} and {nth} in its name: a recording holds one family and no row twice"
+        )
     ordered = sorted(paths, key=lambda path: path.name)
     sessions = [(read_shards(path).fingerprint, split_shard(path, chosen.finals)) for path in ordered]
     note(f"{chosen.finals}: {counted(len(paths), 'shard')}")
@@ -86,7 +92,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = shared.Parser(description=__doc__)
     parser.add_argument("runs", type=Path, nargs="+", metavar="RUNS", help="directories of finals, or shards")
     parser.add_argument("--finals", type=Path, required=True, metavar="DIR", help="where shards of finals go")
-    parser.add_argument("--selected", required=True, metavar="FILE", help="a .parquet with {family} in its name")
+    parser.add_argument("--selected", required=True, metavar="FILE", help="a .parquet, {family} and {nth} in its name")
     return parser.parse_args(arguments)
 
 

@@ -50,14 +50,33 @@ def test_what_the_newest_axes_are_worth_is_what_was_recorded():
         assert figures == [f"{without_us:.2f}", f"{with_us:.2f}", slower, f"{theirs_us:.2f}"], line
 
 
+def test_what_a_resident_operand_is_worth_is_what_selections_timed():
+    folder, page = ROOT / "cudal2" / "data" / "searched", (ROOT / "kernels" / "README.md").read_text()
+    meetings = defaultdict(lambda: defaultdict(list))
+    for path in folder.glob("h200_sm90_ws_selected?_fp32_tn.parquet"):
+        for row in read_records(path).measurements:
+            if row.ok and row.pdl:
+                meetings[row.problem, row.utc][row.config.resident_a > 0].append(row)
+    newest = {key[0]: met for key, met in sorted(meetings.items(), key=lambda item: item[0][1]) if len(met) == 2}
+    expected = []
+    for problem, met in sorted(newest.items()):
+        without, with_it = (min(met[resident], key=lambda row: row.median_us) for resident in (False, True))
+        faster = f"{100 * (without.median_us / with_it.median_us - 1):.1f} %"
+        times = f"{without.median_us:.2f} | {with_it.median_us:.2f} | {faster} | {median(with_it.ref_times_us):.2f}"
+        expected.append(f"| {problem.mnk} | {times} |")
+    lines = page[page.index("| shape | best without | best with `resident_a` |") :].split("\n\n")[0].splitlines()[2:]
+    assert lines == expected and len(lines) >= 13
+
+
 def test_what_cutlass_comes_to_is_what_was_recorded():
     """The written table: the best of both families in the newest selection where they met, with PDL."""
     data, page = ROOT / "cudal2" / "data", (ROOT / "kernels" / "README.md").read_text()
     meetings = defaultdict(lambda: defaultdict(list))
     for family in ("sm90_collective", "sm90_ws"):
-        for row in read_records(data / "searched" / f"h200_{family}_selected_fp32_tn.parquet").measurements:
-            if row.ok and row.pdl:
-                meetings[row.problem, row.utc][family].append(row)
+        for path in (data / "searched").glob(f"h200_{family}_selected?_fp32_tn.parquet"):
+            for row in read_records(path).measurements:
+                if row.ok and row.pdl:
+                    meetings[row.problem, row.utc][family].append(row)
     newest = {key[0]: met for key, met in sorted(meetings.items(), key=lambda item: item[0][1]) if len(met) == 2}
     lines = page[page.index("| shape | best `sm90_collective` |") :].split("\n\n")[0].splitlines()[2:]
     expected = []
@@ -88,8 +107,9 @@ def test_what_cutlass_comes_to_is_what_was_recorded():
 @pytest.mark.parametrize("family", ["sm90_ws", "sm90_small"])
 def test_the_page_holds_what_twins_of_the_shipped_selections_say(family: str, monkeypatch):
     monkeypatch.chdir(ROOT)
-    path = Path("cudal2/data/searched") / f"h200_{family}_selected_fp32_tn.parquet"
-    assert ablation.twins_table(ablation.usual_rows(path), path) in (ROOT / "kernels" / "README.md").read_text()
+    paths = sorted(Path("cudal2/data/searched").glob(f"h200_{family}_selected?_fp32_tn.parquet"))
+    rows = [row for path in paths for row in ablation.usual_rows(path)]
+    assert ablation.twins_table(rows, paths) in (ROOT / "kernels" / "README.md").read_text()
 
 
 def test_twins_share_everything_but_one_axis():

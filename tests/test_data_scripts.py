@@ -87,23 +87,25 @@ def test_finals_are_split_into_figures_and_what_selections_timed(tmp_path: Path)
         with RecordLog(tmp_path / "run", replace(BEFORE, generator_version=("+".join((OLD, NEW)), OLD)[at])) as log:
             log.append(measured)
     split, finals = script("split_finals"), tmp_path / "finals"
-    arguments = [str(tmp_path / "run"), "--finals", str(finals), "--selected", str(tmp_path / "{family}.parquet")]
+    arguments = [str(tmp_path / "run"), "--finals", str(finals), "--selected", str(tmp_path / "{family}{nth}.parquet")]
     split.main(arguments)
     (kept,) = finals.glob("*.jsonl")
     assert list(read_records(kept).measurements) == figures
     whole = (tmp_path / "run" / kept.name).read_bytes()
     assert all(line in whole.splitlines() for line in kept.read_bytes().splitlines())
-    published = read_records(tmp_path / "sm90_ws.parquet")
-    assert set(published.measurements) == {again, other}, "of one configuration the later row"
-    assert len(published.fingerprints) == 2, "versions that are not of our kernels are left as they are"
+    published = read_records(tmp_path / "sm90_ws1.parquet")
+    assert set(published.measurements) == {chosen, other}
+    assert published.fingerprint.generator_version == f"{OLD}+{NEW}", "none of our kernels': left as it is"
+    second = read_records(tmp_path / "sm90_ws2.parquet")
+    assert second.measurements == (again,) and second.fingerprint.generator_version == OLD
 
 
 @pytest.mark.parametrize(
     "arguments, message",
     [
-        (["none", "--finals", "f", "--selected", "{family}.parquet"], "no shards"),
-        (["run", "--finals", "f", "--selected", "one.parquet"], "needs {family}"),
-        (["run", "--finals", "run", "--selected", "{family}.parquet"], "is in --finals itself"),
+        (["none", "--finals", "f", "--selected", "{family}{nth}.parquet"], "no shards"),
+        (["run", "--finals", "f", "--selected", "{family}.parquet"], "needs {family}"),
+        (["run", "--finals", "run", "--selected", "{family}{nth}.parquet"], "is in --finals itself"),
     ],
 )
 def test_a_split_that_would_lose_rows_is_refused(tmp_path, monkeypatch, arguments, message, capsys) -> None:  # type: ignore[no-untyped-def]
@@ -121,15 +123,15 @@ def test_a_split_names_the_version_of_each_family_alone(tmp_path: Path) -> None:
     ours = generator_version("sm90_ws")
     for version in (f"{OLD}+{ours}", ours):
         with RecordLog(tmp_path / "run", replace(BEFORE, generator_version=version)) as log:
-            log.append(rows(Problem(64, 64, 64)))
+            log.append(rows(Problem(64, 64, 8 * len(version))))
     with RecordLog(tmp_path / "run", replace(BEFORE, generator_version=NEW)) as log:
         small = next(iter(SearchSpace(family="sm90_small").enumerate(Problem(64, 64, 64))))
         log.append([Measurement(Problem(64, 64, 64), small.family, small, Status.CORRECT, times_us=(1.0,))])
     script("split_finals").main(
-        [str(tmp_path / "run"), "--finals", str(tmp_path / "f"), "--selected", str(tmp_path / "{family}.parquet")]
+        [str(tmp_path / "run"), "--finals", str(tmp_path / "f"), "--selected", str(tmp_path / "{family}{nth}.parquet")]
     )
-    assert [one.generator_version for one in read_records(tmp_path / "sm90_ws.parquet").fingerprints] == [ours]
-    assert [one.generator_version for one in read_records(tmp_path / "sm90_small.parquet").fingerprints] == [NEW]
+    assert [one.generator_version for one in read_records(tmp_path / "sm90_ws1.parquet").fingerprints] == [ours]
+    assert [one.generator_version for one in read_records(tmp_path / "sm90_small1.parquet").fingerprints] == [NEW]
     assert not (tmp_path / "f").exists(), "no finals, no shard"
 
 
