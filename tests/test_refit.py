@@ -67,6 +67,17 @@ def test_a_prefetch_of_all_of_k_stays_one() -> None:
     assert moved(replace(whole, l2_prefetch=64), "64_512_512", "64_512_128").l2_prefetch == 2
 
 
+def test_a_that_stays_is_all_of_a_or_none() -> None:
+    kept = Sm90WsConfig(128, 128, 64, 6, "pingpong", 2, 1, 1, 1, "tma", 1, "m", 1, True, resident_a=2)
+    assert moved(kept, "4096_12288_128", "4096_12000_128") == kept
+    deeper, shorter = (moved(kept, "4096_12288_128", mnk) for mnk in ("4096_12000_200", "4096_12000_64"))
+    assert deeper == replace(kept, resident_a=4) and shorter == replace(kept, resident_a=1)
+    shared = replace(kept, schedule="coop")
+    one_wave, long = (moved(shared, "4096_12288_128", mnk) for mnk in ("1024_1024_128", "4096_12000_1024"))
+    assert isinstance(one_wave, Sm90WsConfig) and isinstance(long, Sm90WsConfig)
+    assert one_wave.resident_a == long.resident_a == 0 and not one_wave.persistent
+
+
 def test_whole_waves_waste_nothing_and_a_tile_more_wastes_a_wave() -> None:
     tile = replace(SPLIT, split_k=1, stages=2)
     assert log_waste(tile, Problem(64, 64 * 132, 256), SM90) == pytest.approx(0.0)

@@ -25,8 +25,8 @@ def refit(config: KernelConfig, source: Problem, problem: Problem, space: Search
     """The configuration as suits ``problem``, if anything like it is legal there; on its own shape it stays as it is.
 
     A tile that wastes more than it did there gives way on one side, a split of K keeps the number of CTAs, a ring that
-    was as deep as could be is so again, a prefetch of all that a CTA had stays one. The run-time axes go, where they
-    must, from their own value down to their first: smaller groups, plainer orders.
+    was as deep as could be is so again, a prefetch of all that a CTA had stays one, A that stays is all of A or none.
+    The run-time axes go, where they must, from their own value down to their first: smaller groups, plainer orders.
 
     Args:
         config: Legal on ``source``.
@@ -116,11 +116,22 @@ def _kernels(config: KernelConfig, source: Problem, problem: Problem, space: Sea
     deeper = (replace(config, stages=depth) for depth in axes["stages"] if depth > config.stages)
     full = not space.explain(config, source) and all(space.explain(ring, source) for ring in deeper)
     depths = [depth for depth in axes["stages"] if full or depth <= config.stages]
-    for tile in dict.fromkeys((retiled(config, source, problem, space), config)):
+    tiles = dict.fromkeys((retiled(config, source, problem, space), config))
+    for tile in (kept for either in tiles for kept in _keeping(either, problem, space)):
         for split in resplit(tile, source, problem, space):
             for depth in sorted(depths, reverse=True):
                 changed = {"stages": depth, **({"split_k": split} if "split_k" in axes else {})}
                 yield with_axes(suited(tile, problem), **changed)
+
+
+def _keeping(config: KernelConfig, problem: Problem, space: SearchSpace) -> Iterator[KernelConfig]:
+    """With the least of A kept that holds all of this K, where any was; then with none."""
+    if getattr(config, "resident_a", 0):
+        values = next(axis.values for axis in space.axes if axis.name == "resident_a")
+        k_tiles = ceil_div(problem.k, config.tile_k)
+        yield from (with_axes(config, resident_a=value) for value in sorted(values) if value >= k_tiles)
+        config = with_axes(config, resident_a=0)
+    yield config
 
 
 def _launched(config: KernelConfig, source: Problem, problem: Problem, space: SearchSpace) -> KernelConfig | None:
