@@ -3,7 +3,8 @@
 Proves without a GPU that boxes, swizzles, descriptors and accumulators agree on where every element is, that barriers
 count what arrives and every stage gets the bytes it waits for, that clusters share and split as they should, that
 nothing is overwritten before it has been read, and that nothing outside C is written. Either loads land as soon as they
-are issued, and products and stores read as late as something waits for them, or the other way round.
+are issued, and products and stores read as late as something waits for them, or the other way round; then the loads
+issued last land first.
 """
 
 from __future__ import annotations
@@ -207,6 +208,9 @@ FAULTS = {
         KEEPING_FAULTS, "nn", "sm90_ws.cuh", "row != kept_row;", "kept_row < 0;", "wrong"),
     "bytes of A that nobody counts": (
         KEEPING_FAULTS, "tn", "sm90_ws.cuh", "(G::kKeepsA && fetch_a ? G::kBytesA : 0)", "0", "wrong|waits for ever"),
+    "rows of A that only the other group has waited for": (
+        KEEPING_FAULTS, "tn", "sm90_ws.cuh",
+        "barrier_sync(kTurnBarrier + group, 2 * kWarpGroup);", ";", "wrong|arrivals"),
     "tiles of other CTAs": (
         KEEPING_FAULTS, "tn", "sm90_ws.cuh", "int(all * (first + 1) / stride)", "int(all * first / stride)", "wrong"),
 }  # fmt: skip

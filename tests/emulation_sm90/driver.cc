@@ -60,12 +60,16 @@ void start(int ctas) {
   std::memset(cudal2::smem_raw, 0xFF, machine.smem_bytes);
 }
 
+// Threads run in no order that a kernel may rely on: the last first where loads land late.
+int in_turn(int i, int count) { return machine.loads_early ? i : count - 1 - i; }
+
 void run_ctas() {
   for (bool running = true; running && machine.error.empty();) {
     running = machine.progress = false;
-    for (int cta = 0; cta < int(machine.ctas.size()); ++cta) {
-      enter(cta);
-      for (machine.thread = 0; machine.thread < Config::kThreads; ++machine.thread) {
+    for (int i = 0; i < int(machine.ctas.size()); ++i) {
+      enter(in_turn(i, int(machine.ctas.size())));
+      for (int j = 0; j < Config::kThreads; ++j) {
+        machine.thread = in_turn(j, Config::kThreads);
         if (emulation::self().done) continue;
         swapcontext(&machine.scheduler, &emulation::self().context);
         running = true;
@@ -73,8 +77,9 @@ void run_ctas() {
     }
     if (!running || machine.progress) continue;
     if (machine.transfers.empty()) return emulation::fail("every thread waits for ever");
-    machine.transfers.front()();
-    machine.transfers.pop_front();
+    const auto land = std::move(machine.transfers.back());  // loads keep no order either
+    machine.transfers.pop_back();
+    land();
   }
   if (machine.error.empty() && !machine.transfers.empty()) emulation::fail("loads are under way when the cluster has ended");
 }

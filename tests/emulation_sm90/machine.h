@@ -6,7 +6,6 @@
 
 #include <cstdint>
 #include <cstring>
-#include <deque>
 #include <functional>
 #include <map>
 #include <memory>
@@ -67,10 +66,10 @@ struct Machine {
   std::vector<Cta> ctas;
   ucontext_t scheduler;
   int cta = 0, thread = 0, first_block = 0, blocks = 0, smem_bytes = 0;
-  bool loads_early = false;     // else a load lands when nothing else can happen,
+  bool loads_early = false;     // else a load lands when nothing else can happen, the last issued first,
   bool products_early = false;  // and a product or a store reads when something waits for it
   bool progress = false;
-  std::deque<std::function<void()>> transfers;  // TMA loads under way
+  std::vector<std::function<void()>> transfers;  // TMA loads under way
   int cluster = 1;                        // CTAs in one
   std::vector<ClusterBarrier> clusters;   // by the first of its CTAs
   std::string error;
