@@ -18,6 +18,7 @@ from cudal2.space.space import SearchSpace
 BASE = Sm90WsConfig(128, 128, 64, 4, "coop", 2, 1, 1, 1, "tma", 1, "m", 1, False)
 SPACE = SearchSpace()
 LARGE = Problem(4096, 4096, 4096)
+SHORT = Problem(8192, 8192, 128)
 RULE_NAMES = [rule.name for rule in RULES]
 #: 168 rows of C along wgmma's N, and 128 columns for one consumer.
 SWAPPED = {"swap_ab": True, "tile_m": 168, "tile_n": 128, "consumers": 1}
@@ -40,6 +41,8 @@ REFUSALS = [
     ("accumulator_registers", {"tile_m": 192, "tile_n": 256, "consumers": 3}, LARGE, ["128 accumulator", "the 128"]),
     ("accumulator_registers", {"ctas_per_sm": 2, "tile_n": 256}, LARGE, ["128 accumulator", "the 96"]),
     ("shared_memory", {"stages": 8}, LARGE, ["296192 bytes", "232448"]),
+    ("shared_memory", {**KEEPS_A, "tile_n": 256, "stages": 5}, SHORT, ["279808 bytes", "every stage", "takes 230656"]),
+    ("occupancy", {**KEEPS_A, "ctas_per_sm": 2}, SHORT, ["332288 bytes", "in every stage", "takes 132352"]),
     ("occupancy", {"ctas_per_sm": 2}, LARGE, ["2 CTAs", "332288 bytes", "233472"]),
     ("cluster", {"cluster_m": 4, "cluster_n": 2}, LARGE, ["4 x 2", "at most 4"]),
     ("cluster", {"cluster_m": 2, "split_k": 16, "epilogue": "direct"}, LARGE, ["split-K 16", "a cluster 16"]),

@@ -6,6 +6,7 @@ fields are arrays that broadcast against each other. ``geometry`` stays the one 
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -202,6 +203,16 @@ def _registers_move(c: Choice, problem: Problem, arch: Arch) -> Any:
     return np.equal(c.producer_registers, 0) | (named & np.equal(c.ctas_per_sm, 1))
 
 
+def _with_a_in_every_stage(rule: Rule) -> Rule:
+    """The same rule; where A stays, its reason says that the bytes are those with A in every stage."""
+
+    def reason(c: Sm90WsConfig, problem: Problem, arch: Arch) -> str:
+        stays = f"; room for A in every stage is needed even where A stays and a CTA takes {geo.smem_bytes(c)}"
+        return rule.reason(c, problem, arch) + (stays if c.resident_a else "")
+
+    return replace(rule, reason=reason)
+
+
 def _a_stays(c: Choice, problem: Problem, arch: Arch) -> Any:
     along_n = np.equal(c.persistent, True) & np.equal(c.raster, "m") & np.equal(c.group, 1)
     fits = (c.resident_a <= c.stages) & (c.tile_k >= WHOLE_ROW)
@@ -277,8 +288,8 @@ RULES: tuple[Rule, ...] = (
         _fits_registers,
         _fits_registers_reason,
     ),
-    shared_memory(_smem, _BODY_AXES),
-    occupancy(_smem, _threads, _BODY_AXES),
+    _with_a_in_every_stage(shared_memory(_smem, _BODY_AXES)),
+    _with_a_in_every_stage(occupancy(_smem, _threads, _BODY_AXES)),
     Rule("cluster", ("cluster_m", "cluster_n", "split_k", "split_via"), _forms_cluster, _forms_cluster_reason),
     Rule(
         "pingpong_persistent",
