@@ -19,6 +19,9 @@ PLAIN = Sm90WsConfig(128, 128, 64, 4, "coop", 2, 1, 1, 1, "tma", 1, "m", 1, Fals
 DIRECT = Sm90WsConfig(64, 64, 64, 4, "coop", 1, 1, 1, 1, "direct", 1, "m", 1, False)
 SPLIT = Sm90WsConfig(64, 64, 64, 4, "coop", 1, 1, 1, 4, "direct", 1, "m", 1, False)
 WORKSPACE = Sm90WsConfig(64, 64, 64, 4, "coop", 1, 2, 1, 8, "direct", 1, "m", 1, False, split_via="workspace")
+KEEPS_A = Sm90WsConfig(
+    128, 128, 64, 6, "pingpong", 2, 2, 1, 1, "tma", 1, "m", 1, True, store_hint="evict_first", resident_a=2
+)
 ENTRIES = {
     "512_512_512": PLAIN,
     "1000_520_712": DIRECT,
@@ -26,6 +29,7 @@ ENTRIES = {
     "1_512_512": DIRECT,
     "256_512_1024": PLAIN,
     "256_512_4096": WORKSPACE,
+    "2000_2056_120": KEEPS_A,
 }
 
 
