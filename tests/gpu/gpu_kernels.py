@@ -105,7 +105,7 @@ CORNERS = (
     K(256, 128, 64, 4, "coop", 2, 1, 1, 1, "direct", 1, "m", 1, True, resident_a=1),
     K(64, 256, 64, 4, "coop", 1, 2, 2, 1, "tma", 1, "m", 1, True, resident_a=4),
     K(192, 128, 64, 4, "pingpong", 2, 1, 1, 1, "tma", 1, "m", 1, True, swap_ab=True, resident_a=4),
-    K(256, 64, 64, 5, "pingpong", 2, 2, 1, 1, "tma", 1, "m", 1, True, swap_ab=True, resident_a=2),
+    K(256, 64, 64, 4, "pingpong", 2, 2, 1, 1, "tma", 1, "m", 1, True, swap_ab=True, resident_a=2),
 )
 S = Sm90SmallConfig
 #: Rings shorter and longer than K, every width, splits that divide the sums evenly and not, both ways to multiply.
@@ -166,7 +166,7 @@ ODD_SHAPES = (
 )  # fmt: skip
 SHAPES = (
     "123_456_200", "65_24_72", "1_64_64", "4096_64_64", "300_520_1000", "64_64_4096", "1024_1024_512", "2000_1000_512",
-    "3000_2056_200", "5000_1544_104",
+    "3000_2056_200", "5000_1544_104", "5000_2056_64",
 )  # fmt: skip
 KINDS = tuple((acc, layout) for acc in ("fp32", "fp16") for layout in ("tn", "nn"))
 BF16_KINDS = tuple(("fp32", layout, "bf16") for layout in ("tn", "nn"))
