@@ -168,6 +168,9 @@ KEEPING_FAULTS = plain((64, 16, 64), 8, "pingpong", 2, resident_a=5, **KEEPS_A)
 FAULTS = {
     "a stage given back before it has been read": (
         PLAIN_FAULTS, "tn", "sm90_ws.cuh", "warpgroup_wait<1>", "warpgroup_wait<2>", "wrong"),
+    "the last stage given back before it has been read": (
+        PLAIN_FAULTS, "tn", "sm90_ws.cuh", "  cute::warpgroup_wait<0>();\n  fence_accumulators(acc);\n  release_stage<G>",
+        "  release_stage<G>", "wrong"),
     "more bytes expected than come": (
         PLAIN_FAULTS, "tn", "sm90_ws.cuh",
         "smem.full(cursor.stage), G::kStageBytes", "smem.full(cursor.stage), G::kStageBytes + 16", "waits for ever"),
@@ -204,6 +207,9 @@ FAULTS = {
         WORKSPACE_FAULTS, "nn", "workspace.cuh", "store_relaxed(ticket, 0);", ";", "left over"),
     "new rows of A before the old have been read": (
         KEEPING_FAULTS, "tn", "sm90_ws.cuh", "if (G::kKeepsA && fetch_a) drain<G>(smem, cursor);", "", "wrong"),
+    "new rows of A before the last of the old have been read": (
+        KEEPING_FAULTS, "tn", "sm90_ws.cuh", "i < G::kStages; ++i) {\n    EmptyBarrier::wait",
+        "i < G::kStages - 1; ++i) {\n    EmptyBarrier::wait", "wrong"),
     "rows of A that stay too long": (
         KEEPING_FAULTS, "nn", "sm90_ws.cuh", "row != kept_row;", "kept_row < 0;", "wrong"),
     "bytes of A that nobody counts": (

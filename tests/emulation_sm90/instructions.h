@@ -233,7 +233,9 @@ struct ClusterBarrier {
   }
   static void arrive(uint64_t* barrier) { arrive(barrier, machine.cta - emulation::first_of_cluster(), 1); }
   static void arrive(uint64_t* barrier, int cta, uint32_t predicate) {
-    if (predicate) emulation::update(emulation::barrier_at(emulation::first_of_cluster() + cta, emulation::address_of(barrier)), 1, 0);
+    if (!predicate) return;
+    emulation::update(emulation::barrier_at(emulation::first_of_cluster() + cta, emulation::address_of(barrier)), 1, 0);
+    emulation::yield();  // whoever waits for it may go on before this thread does
   }
 };
 struct ClusterTransactionBarrier : ClusterBarrier {
