@@ -169,8 +169,8 @@ FAULTS = {
     "a stage given back before it has been read": (
         PLAIN_FAULTS, "tn", "sm90_ws.cuh", "warpgroup_wait<1>", "warpgroup_wait<2>", "wrong"),
     "the last stage given back before it has been read": (
-        PLAIN_FAULTS, "tn", "sm90_ws.cuh", "  cute::warpgroup_wait<0>();\n  fence_accumulators(acc);\n  release_stage<G>",
-        "  release_stage<G>", "wrong"),
+        PLAIN_FAULTS, "tn", "sm90_ws.cuh",
+        "  cute::warpgroup_wait<0>();\n  fence_accumulators(acc);\n  release_stage<G>", "  release_stage<G>", "wrong"),
     "more bytes expected than come": (
         PLAIN_FAULTS, "tn", "sm90_ws.cuh",
         "smem.full(cursor.stage), G::kStageBytes", "smem.full(cursor.stage), G::kStageBytes + 16", "waits for ever"),
