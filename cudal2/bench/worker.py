@@ -30,8 +30,16 @@ logger = logging.getLogger(__name__)
 
 #: Data, answers and the tuning of the reference; minutes for the very largest problems on a busy machine.
 PREPARE_DEADLINE_S = 180.0
-#: With all that jobs of the judge and of server mode import; a child is then forked with it.
-PRELOAD = ("torch", "cudal2.bench.judge.judge", "cudal2.bench.server.server")
+#: With all that jobs of the judge and of server mode import; a child is then forked with it. torch before nvmath, which
+#: takes the libraries it finds loaded; pyarrow because a child imports its parent's main module, and records need it.
+PRELOAD = (
+    "torch",
+    "cudal2.bench.judge.judge",
+    "cudal2.bench.server.server",
+    "nvmath.bindings.cublas",
+    "nvmath.bindings.cublasLt",
+    "pyarrow.parquet",
+)
 _KILL_AGAIN_S = 0.2
 
 
