@@ -93,6 +93,10 @@ class FakeSession:
     def looks_ahead(self, candidate: Candidate) -> Measurement:
         return candidate.row(Status.CORRECT, times_us=(1.0,), detail=self.upcoming.built.name if self.upcoming else "")
 
+    def leaves_word(self, candidate: Candidate) -> Measurement:
+        candidate.built.log_path.touch()
+        return self.good(candidate)
+
     def forks(self, candidate: Candidate) -> Measurement:
         os.fork()  # both copies answer
         return self.good(candidate)
@@ -218,6 +222,22 @@ def test_closing_the_stream_early_gives_the_gpu_back(worker: Worker) -> None:
     assert run(worker, "good")[0].ok
 
 
+def test_the_child_goes_on_while_the_caller_looks_at_a_measurement(worker: Worker, tmp_path: Path) -> None:
+    kernels = [built("good"), replace(built("leaves_word"), log_path=tmp_path / "word"), built("good")]
+    stream = worker.measure(PROBLEM, [(CONFIG, kernel) for kernel in kernels], SETTINGS)
+    assert next(stream).ok
+    assert eventually((tmp_path / "word").exists), "measured before it is asked for"
+    pid = worker.pid
+    stream.close()
+    assert run(worker, "good")[0].ok and worker.pid == pid, "the answer nobody wants is no other candidate's"
+
+
+def test_what_kills_the_child_costs_the_candidate_behind_it_nothing(worker: Worker) -> None:
+    rows = run(worker, "good", "segfaults", "good", "hangs", "faults", "good", "raises", "good")
+    assert [row.ok for row in rows] == [True, False, True, False, False, True, False, True]
+    assert [row.status for row in rows if not row.ok][1] is Status.TIMEOUT
+
+
 def job_returning(session: Any, value: Any) -> Any:
     return value
 
@@ -240,6 +260,23 @@ def test_an_interrupted_call_never_answers_the_next_one(monkeypatch: pytest.Monk
             process.call(job_returning, "stale", deadline_s=5)
         monkeypatch.undo()
         assert process.call(job_returning, "fresh", deadline_s=5) == "fresh"
+    finally:
+        process.stop()
+
+
+def test_jobs_posted_one_behind_the_other_are_answered_by_number() -> None:
+    process = IsolatedProcess(FakeSession, (0,), PRELOAD)
+    try:
+        numbers = [process.post(job_returning, word) for word in ("one", "two", "three")]
+        assert process.collect(numbers[1], 5) == "two"
+        assert process.call(job_returning, "four", deadline_s=5) == "four"
+        assert [process.collect(numbers[at], 5) for at in (2, 0)] == ["three", "one"]
+        lost = [process.post(job_sleeping, 60), process.post(job_returning, "lost")]
+        with pytest.raises(JobTimeoutError):
+            process.collect(lost[0], 0.2)
+        assert process.call(job_returning, "fresh", deadline_s=5) == "fresh"
+        with pytest.raises(JobTimeoutError):
+            process.collect(lost[1], 0.2)
     finally:
         process.stop()
 

@@ -114,6 +114,8 @@ class IsolatedProcess:
         self._connection: Connection | None = None
         self.starts = 0
         self._jobs = 0
+        self._posted: set[int] = set()
+        self._early: dict[int, Any] = {}
 
     @property
     def pid(self) -> int | None:
@@ -140,6 +142,7 @@ class IsolatedProcess:
         self._process.start()
         theirs.close()
         self.starts += 1
+        self._posted.add(0)
         try:
             self._answer(_START_DEADLINE_S, 0)
         except WorkerError as error:
@@ -161,16 +164,34 @@ class IsolatedProcess:
             JobFailedError: The job raised.
             WorkerError: No child could be started.
         """
+        return self.collect(self.post(job, *arguments), deadline_s)
+
+    def post(self, job: Callable[..., Any], *arguments: Any) -> int:
+        """Gives the child a job behind those it has, and does not wait; its number, for :meth:`collect`.
+
+        What kills the child takes the jobs behind it along; they have no answer.
+
+        Raises:
+            WorkerError: No child could be started.
+        """
         self.start()
         assert self._connection is not None
         self._jobs += 1
+        self._posted.add(self._jobs)
+        try:
+            self._connection.send((self._jobs, job, arguments))
+        except (BrokenPipeError, ConnectionResetError):
+            pass  # dead between jobs: who collects is told
+        except BaseException:
+            self.stop()  # half a message
+            raise
+        return self._jobs
+
+    def collect(self, number: int, deadline_s: float) -> Any:
+        """What a posted job returned; raises as :meth:`call` does. The deadline begins now."""
         answered = False
         try:
-            try:
-                self._connection.send((self._jobs, job, arguments))
-            except (BrokenPipeError, ConnectionResetError):
-                pass  # dead between jobs: the answer that follows says so
-            value = self._answer(deadline_s, self._jobs)
+            value = self._answer(deadline_s, number)
             answered = True
             return value
         except JobFailedError as error:
@@ -184,6 +205,8 @@ class IsolatedProcess:
     def stop(self) -> None:
         """Kills the child and everything it started."""
         process, self._process = self._process, None
+        self._posted.clear()
+        self._early.clear()
         if self._connection is not None:
             self._connection.close()
             self._connection = None
@@ -198,20 +221,28 @@ class IsolatedProcess:
             logger.warning("worker process %s is killed but not gone yet", process.pid)
 
     def _answer(self, deadline_s: float, number: int) -> Any:
+        while number not in self._early:
+            answered, reply = self._receive(deadline_s)
+            if answered not in self._posted:
+                raise JobFailedError(Failed("WorkerError", f"an answer to job {answered}, not to {number}", _UNTRUSTED))
+            self._posted.remove(answered)
+            self._early[answered] = reply
+        reply = self._early.pop(number)
+        if isinstance(reply, Failed):
+            raise JobFailedError(reply)
+        return reply.value
+
+    def _receive(self, deadline_s: float) -> tuple[int, Any]:
         assert self._connection is not None
         if not self._connection.poll(deadline_s):
             raise JobTimeoutError(f"no answer within {deadline_s:g} s")
         try:
             answered, reply = pickle.loads(self._connection.recv_bytes())
+            return answered, reply
         except (EOFError, OSError) as error:
             raise JobDiedError(self._cause_of_death()) from error
         except _UNREADABLE as error:
             raise JobFailedError(Failed(type(error).__name__, f"unusable answer: {error}", _UNTRUSTED)) from error
-        if answered != number:
-            raise JobFailedError(Failed("WorkerError", f"answer to job {answered}, not to {number}", _UNTRUSTED))
-        if isinstance(reply, Failed):
-            raise JobFailedError(reply)
-        return reply.value
 
     def _cause_of_death(self) -> str:
         assert self._process is not None
@@ -237,7 +268,7 @@ def _serve(connection: Connection, session_type: Callable[..., Session], argumen
     while True:
         try:
             number, job, job_arguments = connection.recv()
-        except EOFError:
+        except (EOFError, ConnectionResetError):
             return
         reply = _attempt(lambda: job(session, *job_arguments), session)  # noqa: B023 - called at once
         _send(connection, number, reply)

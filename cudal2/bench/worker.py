@@ -135,22 +135,28 @@ class Worker(Closing):
             WorkerError: The child cannot be brought up for the problem; no candidate is to blame.
         """
         with gpu_lock(self._key):
-            ready_child = 0
             queue = [Candidate(problem, config, built, pdl) for config, built in candidates]
-            for candidate, upcoming in itertools.zip_longest(queue, queue[1:]):
-                # Outside the candidate's deadline: every child, and every call, brings the problem up first.
-                if ready_child != self._process.starts or not self._process.running:
-                    self._prepare(problem, settings, reference)
-                    ready_child = self._process.starts
-                yield self._measure(candidate, settings, reference, upcoming)
+            ready_child, ahead = 0, None
+            try:
+                for candidate, upcoming, third in itertools.zip_longest(queue, queue[1:], queue[2:]):
+                    # Outside the candidate's deadline: every child, and every call, brings the problem up first.
+                    if ready_child != self._process.starts or not self._process.running:
+                        self._prepare(problem, settings, reference)
+                        ready_child, ahead = self._process.starts, None
+                    job = ahead or self._process.post(jobs.measure, candidate, settings, reference, upcoming)
+                    # The child goes on while the caller looks at this one's measurement.
+                    arguments = (jobs.measure, upcoming, settings, reference, third)
+                    ahead = self._process.post(*arguments) if upcoming is not None else None
+                    yield self._measure(candidate, job)
+            finally:
+                if ahead is not None and ready_child == self._process.starts and self._process.running:
+                    with suppress(WorkerError):
+                        self._process.collect(ahead, self._deadline_s)
 
-    def _measure(
-        self, candidate: Candidate, settings: BenchSettings, reference: bool, upcoming: Candidate | None
-    ) -> Measurement:
+    def _measure(self, candidate: Candidate, job: int) -> Measurement:
         started = time.monotonic()
-        arguments = (candidate, settings, reference, upcoming)
         try:
-            answer = self._process.call(jobs.measure, *arguments, deadline_s=self._deadline_s)
+            answer = self._process.collect(job, self._deadline_s)
         except JobTimeoutError as error:
             return self._failed(candidate, Status.TIMEOUT, f"{error}: hang?", started)
         except JobDiedError as error:
