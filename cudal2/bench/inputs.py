@@ -5,6 +5,7 @@ Decides what the data is and where it lies; what a right answer is belongs to ``
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable
 
@@ -81,6 +82,11 @@ class BufferSets:
         self._b.normal_(generator=generator)
 
     @property
+    def operands(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """Every A and every B with the padding between them, [sets, elements] each."""
+        return self._a, self._b
+
+    @property
     def bytes(self) -> int:
         """Device memory of all sets."""
         return sum(arena.nbytes for arena in (self._a, self._b, self._c))
@@ -115,13 +121,13 @@ class BufferSets:
     def poison(self) -> None:
         """Fills every C with NaN and its red zones with the sentinel: what is not written, or written beyond, shows."""
         self._c.fill_(math.nan)
-        for zone in self._red_zones():
+        for zone in self._red_zones:
             if zone.numel():
                 zone.fill_(_SENTINEL)
 
     def broken_red_zone(self) -> str:
         """What was written outside C, in one line; empty if nothing."""
-        for side, zone in zip(("before", "after"), self._red_zones(), strict=True):
+        for side, zone in zip(("before", "after"), self._red_zones, strict=True):
             broken = int((zone != _SENTINEL).sum())
             if broken:
                 return f"{broken} elements written {side} C"
@@ -129,7 +135,7 @@ class BufferSets:
 
     def touched_red_zones(self) -> list[torch.Tensor]:
         """Whether anything was written in each, on the device."""
-        return [(zone != _SENTINEL).any() for zone in self._red_zones()]
+        return [(zone != _SENTINEL).any() for zone in self._red_zones]
 
     def unwritten(self, used: int) -> int:
         """How many of the first ``used`` sets hold a NaN in C."""
@@ -140,6 +146,7 @@ class BufferSets:
         body = self._c[:used, self._guard : self._guard + self.problem.m * self.problem.n]
         return torch.isnan(body.amax(dim=1)).sum()
 
+    @functools.cached_property
     def _red_zones(self) -> tuple[torch.Tensor, torch.Tensor]:
         bits = self._c.view(torch.int16)
         after = self._guard + self.problem.m * self.problem.n
