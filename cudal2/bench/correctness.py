@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import math
+import random
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
@@ -253,14 +254,13 @@ class Sample:
     """
 
     def __init__(self, sets: BufferSets, index: int, seed: int) -> None:
-        """Chooses; call it while the device is idle, since the choice is copied there."""
-        problem = sets.problem
-        host = torch.Generator().manual_seed(seed)
-        rows = torch.randint(0, problem.m, (_SAMPLE_ROWS,), generator=host)
+        """Chooses, the rows on the device: a copy from the host may wait for what is under way there."""
+        problem, device = sets.problem, sets.a(index).device
         width = max(1, min(problem.n, _SAMPLE_B_ELEMENTS // problem.k))
-        start = int(torch.randint(0, problem.n - width + 1, (), generator=host))
-        self._sets, self._index, self._host_rows = sets, index, rows
-        self._rows, self._columns = rows.to(sets.a(index).device), slice(start, start + width)
+        start = random.Random(seed).randrange(problem.n - width + 1)
+        generator = torch.Generator(device).manual_seed(seed)
+        self._sets, self._index, self._columns = sets, index, slice(start, start + width)
+        self._rows = torch.randint(0, problem.m, (_SAMPLE_ROWS,), generator=generator, device=device)
 
     def largest_error(self) -> torch.Tensor:
         """:func:`largest_error` of the sample, enqueued; the host goes on."""
@@ -276,7 +276,7 @@ class Sample:
         result = compare(self._c, *self._answer)
         if result.ok:
             return result
-        where = f"set {self._index}, rows {self._host_rows.tolist()}"
+        where = f"set {self._index}, rows {self._rows.tolist()}"
         return CheckResult(False, result.max_error, f"after timing, {where}: {result.reason}")
 
 
@@ -298,7 +298,7 @@ class Aftermath:
     """
 
     def __init__(self, sets: BufferSets, used: int, index: int, seed: int) -> None:
-        """Call it while the device is idle."""
+        """Chooses what is looked at."""
         self._sets, self._used = sets, used
         self._sample = Sample(sets, index, seed)
 
