@@ -26,7 +26,7 @@ from cudal2.cli.backend import require_gpu
 from cudal2.cli.eval import PDL_COLUMNS
 from cudal2.cli.main import guarded
 from cudal2.cli.output import note
-from cudal2.errors import UsageError
+from cudal2.errors import NothingValidError, UsageError
 from cudal2.problem import Acc, Dtype, Problem, require_accumulator
 from cudal2.records.measurement import Measurement
 from cudal2.records.recording import read_records
@@ -34,7 +34,7 @@ from cudal2.records.shards import RecordLog, read_shards, shard_files
 from cudal2.report.board import boards
 from cudal2.runners.finals import already_judged, best_configs, run_finals
 from cudal2.runners.local import LocalRunner
-from cudal2.runners.plan import read_plan
+from cudal2.runners.plan import Work, families_of, read_plan
 from cudal2.settings import load_bench, load_shapes
 from cudal2.space.config import KernelConfig
 from cudal2.space.families import FAMILIES
@@ -47,29 +47,34 @@ def main() -> None:
     require_accumulator(arguments.acc, arguments.dtype)
     if not arguments.records and arguments.plan is None:
         raise UsageError("judge.py needs RECORDS or --plan FILE to choose from")
+    planned = read_plan(arguments.plan) if arguments.plan else []
+    wanted = set(load_shapes(arguments.shapes_file).shapes) if arguments.shapes_file else None
+    settings, cache = load_bench(arguments.bench), shared.build_cache(arguments)
     require_gpu(arguments.device)
     contestants.require(arguments.optional)
     records = [row for path in arguments.records for row in read_records(path, allow_mixed=True).measurements]
     best = best_configs(records, arguments.top)
-    for problem, configs in read_plan(arguments.plan) if arguments.plan else ():
+    for problem, configs in legal(planned):
         best[problem] = list(dict.fromkeys([*best.get(problem, ()), *configs]))
     if arguments.take_over:
         best = taken_over(best, arguments.acc, arguments.dtype)
     before = read_shards(arguments.out, allow_mixed=True).measurements if shard_files(arguments.out) else ()
     done = already_judged(before)
     kind = (arguments.acc, arguments.dtype)
-    wanted = set(load_shapes(arguments.shapes_file).shapes) if arguments.shapes_file else None
     plan = [
         (problem, configs)
         for problem, configs in sorted(best.items())
         if problem not in done and (problem.acc, problem.dtype) == kind and (wanted is None or problem.mnk in wanted)
     ]
-    note(f"{len(plan)} finals to run, {len(done)} run before")
     known = {problem.mnk for problem in best if (problem.acc, problem.dtype) == kind}
+    if not known & (known if wanted is None else wanted):
+        raise NothingValidError(nothing(best, arguments))
+    note(f"{len(plan)} finals to run, {len(done)} run before")
     if wanted is not None and wanted - known:
         note(f"{len(wanted - known)} shapes have no records: {', '.join(sorted(wanted - known))}")
+    if not plan:
+        return
     families = {config.family for _, configs in plan for config in configs}
-    settings, cache = load_bench(arguments.bench), shared.build_cache(arguments)
     columns = PDL_COLUMNS[arguments.pdl]
     seconds = arguments.minutes * 60.0 if arguments.minutes else None
     with (
@@ -111,6 +116,30 @@ def parse() -> argparse.Namespace:
     shared.add_optional(parser)
     shared.add_cache(parser)
     return parser.parse_args()
+
+
+def legal(planned: Work) -> Work:
+    """What of a plan is legal on its shape, with a line for each configuration that is not."""
+    spaces = {family: SearchSpace(family=family) for family in families_of(planned)}
+    kept: Work = []
+    for problem, configs in planned:
+        refused = {config: reasons for config in configs if (reasons := spaces[config.family].explain(config, problem))}
+        for config, reasons in refused.items():
+            note(f"{config.name} is illegal for {problem.mnk} and left out: {reasons[0]}")
+        if left := tuple(config for config in configs if config not in refused):
+            kept.append((problem, left))
+    return kept
+
+
+def nothing(best: Mapping[Problem, Sequence[KernelConfig]], arguments: argparse.Namespace) -> str:
+    """Why there is no shape to judge."""
+    kinds = {(problem.acc, problem.dtype) for problem in best}
+    if not kinds:
+        return "nothing to judge: neither RECORDS nor --plan has a configuration that is right and legal"
+    if (arguments.acc, arguments.dtype) in kinds:
+        return f"nothing to judge: neither RECORDS nor --plan has a shape of --shapes-file {arguments.shapes_file}"
+    held = " and ".join(f"--acc {acc} --dtype {dtype}" for acc, dtype in sorted(kinds))
+    return f"nothing to judge: RECORDS and --plan are of {held}; give that, or --take-over"
 
 
 def taken_over(

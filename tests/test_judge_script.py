@@ -13,7 +13,7 @@ from test_finals_run import FINGERPRINT, ScriptedPool, staged
 
 from cudal2.bench.baselines import contestants
 from cudal2.bench.judge.judge import Judgement
-from cudal2.errors import RecordError, UsageError
+from cudal2.errors import NothingValidError, RecordError, UsageError
 from cudal2.problem import Problem
 from cudal2.records.shards import RecordLog, read_shards
 from cudal2.runners import finals as finals_module
@@ -21,6 +21,9 @@ from cudal2.runners.plan import write_plan
 from cudal2.space.config import Sm90WsConfig
 
 OTHER_DRIVER = dataclasses.replace(FINGERPRINT, driver="2")
+#: Legal on both of these shapes; CONFIG, of large tiles, is on neither.
+LEGAL = Sm90WsConfig(64, 64, 64, 2, "coop", 1, 1, 1, 1, "tma", 1, "m", 1, False)
+SMALL, OTHER = Problem(64, 64, 512), Problem(128, 64, 512)
 SCRIPT = Path(__file__).parents[1] / "scripts" / "judge.py"
 
 
@@ -64,19 +67,55 @@ def test_judges_the_best_of_each_shape_once(judge, monkeypatch, tmp_path, capsys
     assert "2 judged, 0 failed, 0 left" in said
     run(judge, monkeypatch, tmp_path / "records", "--out", out, "--top", "1")
     assert len(judge.requests) == 2, "what has a final is not judged again"
+    assert len(list(out.glob("*.jsonl"))) == 1, "and leaves no empty shard"
 
 
 def test_a_plan_adds_candidates_to_the_records_and_needs_none(judge, monkeypatch, tmp_path):
     with RecordLog(tmp_path / "records", FINGERPRINT) as log:
         log.append([row("64_64_64", "sm90_ws", [3.0], config=CONFIG)])
     plan = tmp_path / "plan.jsonl"
-    write_plan(plan, [(Problem(64, 64, 64), (CONFIG, staged(3))), (Problem(128, 64, 64), (staged(4),))])
+    two, three = (dataclasses.replace(LEGAL, stages=stages) for stages in (2, 3))
+    write_plan(plan, [(SMALL, (two, three)), (OTHER, (three,)), (SMALL, (three,))])
     run(judge, monkeypatch, tmp_path / "records", "--plan", plan, "--out", tmp_path / "both")
     run(judge, monkeypatch, "--plan", plan, "--out", tmp_path / "alone")
     chosen = [(request.problem.mnk, [config for config, _ in request.candidates]) for request in judge.requests]
-    assert chosen == [("64_64_64", [CONFIG, staged(3)]), ("128_64_64", [staged(4)])] * 2
+    both = [("64_64_64", [CONFIG]), ("64_64_512", [two, three]), ("128_64_512", [three])]
+    assert chosen == [*both, *both[1:]]
     with pytest.raises(UsageError, match="needs RECORDS or --plan FILE"):
         run(judge, monkeypatch, "--out", tmp_path / "none")
+
+
+def test_what_is_illegal_in_a_plan_is_named_and_not_judged(judge, monkeypatch, tmp_path, capsys):
+    resident = dataclasses.replace(LEGAL, persistent=True, resident_a=2)
+    write_plan(tmp_path / "plan.jsonl", [(SMALL, (LEGAL, resident)), (OTHER, (resident,))])
+    run(judge, monkeypatch, "--plan", tmp_path / "plan.jsonl", "--out", tmp_path / "finals")
+    (request,) = judge.requests
+    assert request.problem == SMALL and [config for config, _ in request.candidates] == [LEGAL]
+    said = capsys.readouterr().err
+    assert said.count(f"{resident.name} is illegal for ") == 2 and "128_64_512 and left out: " in said
+
+
+@pytest.mark.parametrize(
+    "problem, config, flags, message",
+    [
+        (SMALL, CONFIG, (), "neither RECORDS nor --plan has a configuration that is right and legal"),
+        (SMALL, LEGAL, ("--acc", "fp16"), "are of --acc fp32 --dtype fp16; give that, or --take-over"),
+        (dataclasses.replace(SMALL, acc="fp16"), LEGAL, (), "are of --acc fp16 --dtype fp16"),
+        (SMALL, LEGAL, ("--dtype", "bf16"), "are of --acc fp32 --dtype fp16"),
+        (SMALL, LEGAL, ("--shapes-file", "smoke"), "has a shape of --shapes-file smoke"),
+    ],
+)
+def test_a_plan_without_a_final_in_it_is_nothing_valid(judge, monkeypatch, tmp_path, problem, config, flags, message):
+    write_plan(tmp_path / "plan.jsonl", [(problem, (config,))])
+    with pytest.raises(NothingValidError, match=message):
+        run(judge, monkeypatch, "--plan", tmp_path / "plan.jsonl", "--out", tmp_path / "finals", *flags)
+    assert not judge.requests and not (tmp_path / "finals").exists()
+
+
+def test_a_plan_is_read_before_a_gpu_is_asked_for(judge, monkeypatch, tmp_path):
+    monkeypatch.setattr(judge, "require_gpu", lambda device: pytest.fail("asked for a GPU"))
+    with pytest.raises(UsageError, match="cannot read plan"):
+        run(judge, monkeypatch, "--plan", tmp_path / "none.jsonl", "--out", tmp_path / "finals")
 
 
 def test_fp16_takes_legal_candidates_over_from_fp32_records_its_own_first(judge, monkeypatch, tmp_path):
