@@ -21,7 +21,7 @@ from typing import Any, TypeAlias
 
 from cudal2.cli.arguments import Parser
 from cudal2.cli.main import guarded
-from cudal2.errors import UsageError
+from cudal2.errors import NothingValidError, UsageError
 from cudal2.floor import floor_us
 from cudal2.problem import Problem
 from cudal2.records.measurement import Measurement, costs
@@ -82,10 +82,10 @@ def main() -> None:
     arguments = parser.parse_args()
     paths = arguments.recording or [bundled_recording(family=arguments.family or next(iter(FAMILIES)))]
     if arguments.twins:
-        rows = [row for path in paths for row in usual_rows(path, arguments.family)]
+        rows = twin_rows(paths, arguments.family)
         page, place = twins_table(rows, paths), f"{rows[0].contestant}_twins"
     elif len(paths) > 1:
-        raise UsageError("one --recording at a time: only --twins looks at several, each by itself")
+        raise UsageError("one --recording at a time: only --twins looks at several")
     else:
         times = relative_times(paths[0], arguments.family)
         page, place = table(times, paths[0], arguments.place), family_in(times)
@@ -123,6 +123,21 @@ def usual_rows(path: Path, family: str = "") -> list[Measurement]:
     rows = [row for row in rows if row.config is not None and row.config.family == (family or found[0])]
     pdl = 2 * sum(row.pdl for row in rows) >= len(rows)
     return [row for row in rows if row.pdl == pdl]
+
+
+def twin_rows(paths: Sequence[Path], family: str = "") -> list[Measurement]:
+    """What passed of one family in several recordings, some of it timed in the same rounds.
+
+    Raises:
+        UsageError: As :func:`usual_rows`, or the recordings are of several families.
+        NothingValidError: Every configuration was timed in rounds of its own.
+    """
+    rows = [row for path in paths for row in usual_rows(path, family)]
+    if len(families := sorted({row.contestant for row in rows})) > 1:
+        raise UsageError(f"these recordings hold kernels of {' and '.join(families)}: give those of one family")
+    if len({(row.problem, row.utc) for row in rows}) == len({(row.problem, row.utc, row.config) for row in rows}):
+        raise NothingValidError("no two configurations were timed in the same rounds: --twins is for selections")
+    return rows
 
 
 def twins_table(rows: Sequence[Measurement], sources: Sequence[Path]) -> str:

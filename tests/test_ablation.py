@@ -8,7 +8,7 @@ from statistics import geometric_mean, median
 
 import pytest
 
-from cudal2.errors import UsageError
+from cudal2.errors import NothingValidError, UsageError
 from cudal2.problem import Problem
 from cudal2.records.measurement import Measurement, Status
 from cudal2.records.recording import bundled_recording, read_records
@@ -110,6 +110,18 @@ def test_the_page_holds_what_twins_of_the_shipped_selections_say(family: str, mo
     paths = sorted(Path("cudal2/data/searched").glob(f"h200_{family}_selected?_fp32_tn.parquet"))
     rows = [row for path in paths for row in ablation.usual_rows(path)]
     assert ablation.twins_table(rows, paths) in (ROOT / "kernels" / "README.md").read_text()
+
+
+def test_twins_are_of_one_family_and_of_the_same_rounds():
+    searched = ROOT / "cudal2" / "data" / "searched"
+    paths = [searched / f"h200_sm90_{family}_selected1_fp32_tn.parquet" for family in ("small", "ws")]
+    with pytest.raises(UsageError, match="of sm90_small and sm90_ws: give those of one family"):
+        ablation.twin_rows(paths)
+    with pytest.raises(UsageError, match="holds kernels of sm90_small"):
+        ablation.twin_rows(paths, "sm90_ws")
+    with pytest.raises(NothingValidError, match="no two configurations were timed in the same rounds"):
+        ablation.twin_rows([bundled_recording("fp32", "sm80_mma")])
+    assert len(ablation.twin_rows(paths[:1])) > len({row.utc for row in ablation.twin_rows(paths[:1])})
 
 
 def test_twins_share_everything_but_one_axis():
