@@ -5,7 +5,8 @@
 Each of RUNS is a directory of shards or one shard. A shard of the same name in --finals keeps its header and the rows
 of finals, byte for byte. Rows that belong to no final, all candidates of a shape interleaved, become recordings:
 ``{family}`` in --selected is the kernel family, ``{nth}`` 1 for the first selection of each shape, 2 for the second, so
-that what was timed in the same rounds stands in files of one number.
+that what was timed in the same rounds stands in files of one number. Files that are there are written anew, unless they
+hold rows that RUNS do not.
 """
 
 from __future__ import annotations
@@ -13,9 +14,10 @@ from __future__ import annotations
 import argparse
 import sys
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import TypeAlias
 
 from cudal2.atomic import write_atomically
 from cudal2.cli import arguments as shared
@@ -27,43 +29,53 @@ from cudal2.problem import Problem
 from cudal2.records.finals import group_finals
 from cudal2.records.fingerprint import Fingerprint
 from cudal2.records.measurement import Measurement
-from cudal2.records.recording import Recording
+from cudal2.records.recording import Recording, read_records
 from cudal2.records.shards import read_shards, shard_files
 
+#: Rows of a recording and the environments they were measured in, in order.
+Selected: TypeAlias = tuple[list[Measurement], dict[Fingerprint, None]]
 
-def split_shard(path: Path, finals: Path) -> list[Measurement]:
-    """Writes a shard's finals, if it has any, into a shard of the same name; returns the other rows.
 
-    Raises:
-        UsageError: That would overwrite the shard itself.
-    """
-    if path.resolve().parent == finals.resolve():
-        raise UsageError(f"{path} is in --finals itself: give another directory, so that nothing measured is lost")
+def split_shard(path: Path) -> tuple[bytes, list[Measurement]]:
+    """A shard with the rows of finals alone, empty if it has none; the other rows."""
     rows = read_shards(path).measurements
     judged = {id(row) for final in group_finals(rows) for row in final.rows}
     header, *lines = path.read_bytes().splitlines(keepends=True)
     kept = [line for line, row in zip(lines, rows, strict=False) if id(row) in judged]
-    if kept:
-        write_atomically(finals / path.name, b"".join((header, *kept)))
-    return [row for row in rows if id(row) not in judged]
+    return b"".join((header, *kept)) if kept else b"", [row for row in rows if id(row) not in judged]
 
 
-def publish(sessions: Iterable[tuple[Fingerprint, Sequence[Measurement]]], pattern: str) -> None:
-    """Writes the recordings, each with its family's generator version alone where that is the present one."""
-    rows: dict[tuple[str, int], list[Measurement]] = defaultdict(list)
-    environments: dict[tuple[str, int], dict[Fingerprint, None]] = defaultdict(dict)
+def by_selection(sessions: Iterable[tuple[Fingerprint, Sequence[Measurement]]], pattern: str) -> dict[Path, Selected]:
+    """What goes into which recording, each with its family's generator version alone where that is the present one."""
+    found: dict[Path, Selected] = {}
     seen: dict[Problem, dict[str, int]] = defaultdict(dict)
     for fingerprint, measured in sessions:
         for row in measured:
             if row.config is not None:
-                times = seen[row.problem]
-                key = row.config.family, times.setdefault(row.utc, len(times) + 1)
-                rows[key].append(row)
-                environments[key][_of_family(fingerprint, generator_version(row.config.family))] = None
-    for key, measured in sorted(rows.items()):
-        path = Path(pattern.replace("{family}", key[0]).replace("{nth}", str(key[1])))
-        Recording.publish(measured, path, environments[key])
-        note(f"{path}: {counted(len({row.problem for row in measured}), 'shape')}, {path.stat().st_size / 1e6:.2f} MB")
+                times, family = seen[row.problem], row.config.family
+                nth = times.setdefault(row.utc, len(times) + 1)
+                path = Path(pattern.replace("{family}", family).replace("{nth}", str(nth)))
+                rows, environments = found.setdefault(path, ([], {}))
+                rows.append(row)
+                environments[_of_family(fingerprint, generator_version(family))] = None
+    return dict(sorted(found.items()))
+
+
+def require_nothing_lost(selected: Mapping[Path, Selected]) -> None:
+    """What recordings hold may move from one to another, and no more.
+
+    Raises:
+        UsageError: One holds what RUNS do not.
+    """
+    given = {_identity(row) for rows, _ in selected.values() for row in rows}
+    for path in filter(Path.exists, selected):
+        held = read_records(path, allow_mixed=True).measurements
+        if lost := sum(_identity(row) not in given for row in held):
+            raise UsageError(f"{path} holds {counted(lost, 'row')} that RUNS do not: give all runs, or another name")
+
+
+def _identity(row: Measurement) -> tuple[object, ...]:
+    return row.problem, row.config, row.pdl, row.utc
 
 
 def _of_family(fingerprint: Fingerprint, version: str) -> Fingerprint:
@@ -81,10 +93,22 @@ def main(arguments: Sequence[str] | None = None) -> None:
         raise UsageError(
             "--selected needs {family} and {nth} in its name: a recording holds one family and no row twice"
         )
-    ordered = sorted(paths, key=lambda path: path.name)
-    sessions = [(read_shards(path).fingerprint, split_shard(path, chosen.finals)) for path in ordered]
-    note(f"{chosen.finals}: {counted(len(paths), 'shard')}")
-    publish(sessions, chosen.selected)
+    if not chosen.selected.endswith(".parquet"):
+        raise UsageError(f"--selected {chosen.selected}: a recording is a .parquet")
+    for path in paths:
+        if path.resolve().parent == chosen.finals.resolve():
+            raise UsageError(f"{path} is in --finals itself: give another directory, so that nothing measured is lost")
+    split = {path: split_shard(path) for path in sorted(paths, key=lambda path: path.name)}
+    sessions = ((read_shards(path).fingerprint, rows) for path, (_, rows) in split.items())
+    selected = by_selection(sessions, chosen.selected)
+    require_nothing_lost(selected)
+    shards = {path.name: contents for path, (contents, _) in split.items() if contents}
+    for name, contents in shards.items():
+        write_atomically(chosen.finals / name, contents)
+    note(f"{chosen.finals}: {counted(len(shards), 'shard')}")
+    for path, (rows, environments) in selected.items():
+        Recording.publish(rows, path, environments)
+        note(f"{path}: {counted(len({row.problem for row in rows}), 'shape')}, {path.stat().st_size / 1e6:.2f} MB")
 
 
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:

@@ -80,6 +80,7 @@ def test_restamping_nothing_is_refused(arguments: list[str], message: str, capsy
 
 def test_finals_are_split_into_figures_and_what_selections_timed(tmp_path: Path) -> None:
     chosen, other = (replace(row, utc="1") for row in rows(Problem(64, 64, 64), Problem(64, 64, 128)))
+    other = replace(other, times_us=(0.1,))
     again = replace(chosen, times_us=(2.0,), utc="3")
     library = replace(chosen, contestant="cublaslt_auto_tn", config=None, utc="2")
     figures = [replace(chosen, utc="2"), library]
@@ -94,8 +95,11 @@ def test_finals_are_split_into_figures_and_what_selections_timed(tmp_path: Path)
     whole = (tmp_path / "run" / kept.name).read_bytes()
     assert all(line in whole.splitlines() for line in kept.read_bytes().splitlines())
     published = read_records(tmp_path / "sm90_ws1.parquet")
-    assert set(published.measurements) == {chosen, other}
+    kept_us = {row.problem: row.times_us for row in published.measurements}
+    assert kept_us == {chosen.problem: (1.0,), other.problem: (pytest.approx(0.1),)}
     assert published.fingerprint.generator_version == f"{OLD}+{NEW}", "none of our kernels': left as it is"
+    split.main(arguments)
+    assert read_records(tmp_path / "sm90_ws1.parquet") == published, "the same again, since nothing is lost"
     second = read_records(tmp_path / "sm90_ws2.parquet")
     assert second.measurements == (again,) and second.fingerprint.generator_version == OLD
 
@@ -106,12 +110,16 @@ def test_finals_are_split_into_figures_and_what_selections_timed(tmp_path: Path)
         (["none", "--finals", "f", "--selected", "{family}{nth}.parquet"], "no shards"),
         (["run", "--finals", "f", "--selected", "{family}.parquet"], "needs {family}"),
         (["run", "--finals", "run", "--selected", "{family}{nth}.parquet"], "is in --finals itself"),
+        (["run", "--finals", "f", "--selected", "{family}{nth}.txt"], "a recording is a .parquet"),
+        (["run", "--finals", "f", "--selected", "held/{family}{nth}.parquet"], "holds 1 row that RUNS do not"),
     ],
 )
 def test_a_split_that_would_lose_rows_is_refused(tmp_path, monkeypatch, arguments, message, capsys) -> None:  # type: ignore[no-untyped-def]
     monkeypatch.chdir(tmp_path)
     with RecordLog(tmp_path / "run", BEFORE) as log:
         log.append(rows(Problem(64, 64, 64)))
+    (tmp_path / "held").mkdir()
+    Recording.publish(rows(Problem(64, 64, 64), Problem(64, 64, 128)), tmp_path / "held" / "sm90_ws1.parquet", [BEFORE])
     before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
     assert guarded(lambda: script("split_finals").main(arguments)) == 2
     err = capsys.readouterr().err
