@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import dataclasses
 import multiprocessing
 import os
@@ -202,6 +203,22 @@ def test_orphaned_compiler_ends_by_itself(cache, tmp_path):
     process.start()
     process.join(timeout=20.0)
     assert process.exitcode == -signal.SIGALRM
+
+
+def idle(cache_root: Path, pch_dir: Path) -> None:
+    """A compiler that is told to end when it has ended already, while the interpreter does."""
+    ours, theirs = multiprocessing.Pipe()
+    ours.close()
+    serve(theirs, cache_root, TOOLCHAIN, pch_dir, deadline_s=1.0)
+    atexit.register(os.kill, os.getpid(), signal.SIGTERM)
+
+
+def test_compiler_that_is_ended_twice_prints_no_traceback(cache, tmp_path, capfd):
+    process = multiprocessing.get_context("spawn").Process(target=idle, args=(cache.root, tmp_path / "pch"))
+    process.start()
+    process.join(timeout=20.0)
+    assert process.exitcode == -signal.SIGTERM
+    assert capfd.readouterr().err == ""
 
 
 def test_unwritable_cache_stops_the_build(tmp_path):

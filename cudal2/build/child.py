@@ -41,6 +41,8 @@ def serve(connection: Connection, cache_root: Path, toolchain: Toolchain, pch_di
         return  # the parent closed the pipe, or died
     finally:
         shutil.rmtree(pch_dir, ignore_errors=True)
+        # Nothing is held any more, and an exception while the interpreter ends would be printed.
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
 def limit_s(source: KernelSource, deadline_s: float) -> float:
