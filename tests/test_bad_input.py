@@ -70,12 +70,15 @@ def test_no_such_shape(fails, command: tuple[str, ...], mnk: str) -> None:
         ("record", "--minutes", "nan"),
         ("record", "--minutes", "0"),
         ("record", "--minutes", "-1"),
+        ("record", "--part", "3/2"),
         ("eval", "--mnk", "8_8_8", "--gpu_device_id", "-1"),
+        ("eval", "--mnk", "8_8_8", "--benchmark_seconds", "x"),
         ("space", "--mnk", "8_8_8", "--list", "99999999999999999999"),
     ],
 )
 def test_numbers_out_of_their_range(fails, flags: tuple[str, ...]) -> None:
-    assert len(fails(2, *flags)) < 300
+    said = fails(2, *flags)
+    assert len(said) < 300 and f"argument {flags[-2]}: '" in said, "of several numbers, the one that is meant"
 
 
 @pytest.mark.parametrize(

@@ -274,7 +274,8 @@ def test_scripts_refuse_numbers_that_count_nothing(command: str) -> None:
     path = Path(__file__).parents[1] / "scripts" / script
     ran = subprocess.run([sys.executable, path, *arguments], capture_output=True, text=True, check=False)
     (said,) = ran.stderr.splitlines()
-    assert ran.returncode == 2 and not ran.stdout and said.startswith(f"error: '{arguments[-1]}' is not ")
+    flag, value = arguments
+    assert ran.returncode == 2 and not ran.stdout and said.startswith(f"error: argument {flag}: '{value}' is not ")
 
 
 @no_gpu_here

@@ -102,21 +102,23 @@ def add_optional(parser: argparse.ArgumentParser) -> None:
 def positive(text: str) -> int:
     """A whole number above zero."""
     if not _COUNT.fullmatch(text) or int(text) == 0:
-        raise UsageError(f"'{text[:80]}' is not a whole number above zero and below ten thousand million")
+        raise argparse.ArgumentTypeError(
+            f"'{text[:80]}' is not a whole number above zero and below ten thousand million"
+        )
     return int(text)
 
 
 def index(text: str) -> int:
     """``--device``: a whole number from zero."""
     if not _INDEX.fullmatch(text):
-        raise UsageError(f"'{text[:80]}' is not the number of a GPU: give 0, 1, ...")
+        raise argparse.ArgumentTypeError(f"'{text[:80]}' is not the number of a GPU: give 0, 1, ...")
     return int(text)
 
 
 def seed(text: str) -> int:
     """``--seed``: what every generator takes."""
     if not _COUNT.fullmatch(text) or int(text) >= 2**32:
-        raise UsageError(f"'{text[:80]}' is not a seed: give a whole number from 0 to {2**32 - 1}")
+        raise argparse.ArgumentTypeError(f"'{text[:80]}' is not a seed: give a whole number from 0 to {2**32 - 1}")
     return int(text)
 
 
@@ -127,7 +129,7 @@ def minutes(text: str) -> float:
     except ValueError:
         value = math.nan
     if not 0.0 < value < math.inf:
-        raise UsageError(f"'{text[:80]}' is not a number of minutes above zero")
+        raise argparse.ArgumentTypeError(f"'{text[:80]}' is not a number of minutes above zero")
     return value
 
 
@@ -135,7 +137,7 @@ def part(text: str) -> tuple[int, int]:
     """``--part``: I/N, from 1."""
     found = re.fullmatch(r"([0-9]{1,4})/([0-9]{1,4})", text)
     if not found or not 1 <= int(found[1]) <= int(found[2]):
-        raise UsageError(f"'{text[:80]}' is not a part: give I/N with I from 1 to N, for example 1/2")
+        raise argparse.ArgumentTypeError(f"'{text[:80]}' is not a part: give I/N with I from 1 to N, for example 1/2")
     return int(found[1]), int(found[2])
 
 

@@ -97,7 +97,7 @@ def seconds(text: str) -> float:
     except ValueError:
         value = -1.0
     if not 0.0 <= value < float("inf"):
-        raise UsageError(f"'{text}' is not a number of seconds")
+        raise argparse.ArgumentTypeError(f"'{text[:80]}' is not a number of seconds")
     return value
 
 
