@@ -107,7 +107,8 @@ def example(counters: Path, finals: Path) -> list[str]:
         out = Path(folder) / "guarded.json"
         made = ["table", "make", str(finals), "--allow-mixed", "--counters", str(counters), "--out", str(out)]
         if cli.main(made):
-            raise RecordError(f"no guarded table of {finals}: {said.getvalue().strip()}")
+            *_, error = said.getvalue().splitlines()
+            raise RecordError(f"no guarded table of {finals}: {error.removeprefix('error: ')}")
         shown = io.StringIO()
         with contextlib.redirect_stdout(shown):
             cli.main(["table", "show", "--table", str(out)])

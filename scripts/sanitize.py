@@ -309,7 +309,8 @@ def read(path: Path) -> dict[str, Any]:
         record["cases"] = [dict(zip(columns, case, strict=True)) for case in record["cases"]]
         summary(record)
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise RecordError(f"{path} is no record of scripts/sanitize.py: {error}") from error
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise RecordError(f"{path} is no record of scripts/sanitize.py: {reason}") from error
     return record
 
 
