@@ -13,12 +13,15 @@ from fabricated_recording import FINGERPRINT
 
 from cudal2.cli import main as cli
 from cudal2.errors import RecordError
-from cudal2.records.finals import Final
+from cudal2.paths import data_dir
+from cudal2.records.finals import Final, latest_finals
 from cudal2.records.measurement import Measurement
+from cudal2.records.recording import read_records
 from cudal2.records.shards import RecordLog
 from cudal2.report import readme, summary
 from cudal2.report.board import boards
 from cudal2.report.page import page
+from cudal2.report.serving import figures, load_latencies, server_boards
 from cudal2.report.spread import judge
 
 AUTO = ("offline/fp32/off", "cublaslt_auto")
@@ -61,12 +64,17 @@ def test_the_latest_final_counts_and_not_the_luckiest() -> None:
     assert auto(WON + lucky) == auto(lucky + WON) == auto(WON)
 
 
-def test_what_a_shape_said_before_it_was_judged_again_stands_in_page_and_readme(tmp_path: Path) -> None:
+def test_what_a_shape_said_before_it_was_judged_again_stands_in_every_form(tmp_path: Path, capsys) -> None:
     first = final_rows("64_64_64", 4.0, {"cublaslt_auto": 2.0}, utc="1999-01-01T00:00:00+00:00")
     said = "1 shape judged more than once: the newest final counts."
     for rows, shown in ((WON + LOST + first, True), (WON + LOST, False)):
-        found = summary.load_finals(written(tmp_path / f"again-{shown}", ({}, rows)))
-        for text in (readme.results_markdown(found), page(found, {}, "")):
+        folder = written(tmp_path / f"again-{shown}", ({}, rows))
+        found = summary.load_finals(folder)
+        forms = [readme.results_markdown(found), page(found, {}, "")]
+        for form in ((), ("--losses",), ("--json",)):
+            assert cli.main(["report", "--finals", str(folder), *form]) == 0
+            forms.append(capsys.readouterr().err)
+        for text in forms:
             assert (said in text) == shown
             assert ("offline/fp32/off 0.500, 0 / 0 / 2." in text) == shown
     assert auto(WON + LOST + first) == auto(WON + LOST)
@@ -224,3 +232,19 @@ def test_the_readme_does_not_grow_with_the_shapes(tmp_path: Path) -> None:
     bullet = next(line for line in many.splitlines() if line.startswith("- PDL off:"))
     assert bullet.count("_") <= 2 * 5 * 2, "five lost shapes and five unserved ones by name, the rest counted"
     assert " more" in bullet and "No kernel of ours ran on:" in bullet
+
+
+def test_the_readme_says_what_its_summary_leaves_out() -> None:
+    """Who found the winners, and what makes the difference in server mode."""
+    newest = latest_finals(summary.load_finals().measurements)
+    chosen = [
+        (final.problem, final.ours.config) for final in newest.values() if final.problem.acc == "fp32" and final.ours
+    ]
+    rows = read_records(data_dir() / "searched" / "h200_sm90_fp32_tn.parquet").measurements
+    proposed = {(one.problem, one.config) for one in rows}
+    assert sum(one in proposed for one in chosen) < 0.1 * len(chosen)
+    standings = [board.standing() for board in server_boards(load_latencies().rows)]
+    assert standings and all(one is not None and figures(one.shapes)["device"].ratio < 1.0 for one in standings)
+    text = " ".join((Path(__file__).parents[1] / "README.md").read_text().split())
+    assert "Of the winners below few are the policy's" in text
+    assert "the submission makes the difference, device times are no shorter" in text

@@ -72,6 +72,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.training:
         return _draw_run(arguments.training, arguments.plot)
     from cudal2.report.board import boards
+    from cudal2.report.notes import judged_again
     from cudal2.report.serving import server_boards
     from cudal2.report.summary import summarise, summarise_servings
     from cudal2.report.tables import every_shape, report_tables, server_tables
@@ -101,12 +102,15 @@ def run(arguments: argparse.Namespace) -> int:
         _write_csv(found, arguments.csv)
     if arguments.html:
         _write_page(shards, latencies, arguments, arguments.html)
+    drawn = any((arguments.readme, arguments.plot, arguments.plots, arguments.csv, arguments.html))
+    if (arguments.json or arguments.losses or not drawn) and (again := judged_again(shards.measurements)):
+        note(again)
     if arguments.json:
         print_json({**summarise(shards.measurements), **summarise_servings(served)})
     elif arguments.losses:
         table = every_shape(found, served)
         print_table(table.header, table.rows)
-    elif not any((arguments.readme, arguments.plot, arguments.plots, arguments.csv, arguments.html)):
+    elif not drawn:
         _print_tables([*report_tables(found), *server_tables(served)])
     return 0
 
