@@ -280,7 +280,9 @@ def covered(family: str, problems: tuple[Problem, ...], per_shape: int):
 def planned(*families: str):
     """The script's plan; a family's covers take seconds, and are the same in every plan."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(script, "covering", lambda space, problems, count: covered(space.family.name, tuple(problems), count))
+        patch.setattr(
+            script, "covering", lambda space, problems, count: covered(space.family.name, tuple(problems), count)
+        )
         return _plan(families)
 
 
