@@ -17,6 +17,7 @@ from cudal2.problem import Problem
 from cudal2.records.counters import ProfileBook
 from cudal2.records.recording import read_records
 from cudal2.records.shards import RecordLog
+from cudal2.report.board import boards
 
 ROOT = Path(__file__).parents[1]
 COUNTERS = data_dir() / "counters"
@@ -91,3 +92,17 @@ def test_counters_ship_of_ours_and_of_the_library_in_every_class_of_shape() -> N
         assert None not in (ours.counters.l2_hit_rate, theirs.counters.l2_hit_rate, ours.counters.tensor_active)
     finals = read_records(data_dir() / "finals", allow_mixed=True)
     assert book.fingerprint is not None and book.fingerprint.gpu in {one.gpu for one in finals.fingerprints}
+
+
+def test_where_the_tensor_cores_set_the_floor_counters_and_finals_are_as_near_as_the_page_says() -> None:
+    page = (ROOT / "docs" / "counters.md").read_text()
+    pairs = script.beside_library(ProfileBook.load(COUNTERS))
+    first = script.floor_of(Problem.parse("2048_2048_12288"))
+    below = {problem: pair for problem, pair in pairs.items() if script.floor_of(problem) >= first}
+    busy = [[f"{100 * one.counters.tensor_active:.0f}" for one in side] for side in zip(*below.values(), strict=True)]
+    ours, theirs = (f"{min(side)} to {max(side)} %" for side in busy)
+    assert f"busy {ours} of the time and cuBLASLt {theirs}" in page
+    standings = [board.standing() for board in boards(read_records(data_dir() / "finals", True).measurements)]
+    shapes = [one.by_problem[problem] for one in standings for problem in below if problem in one.by_problem]
+    assert len(shapes) == 2 * len(below) and "the times are within 3 % of each other" in page
+    assert all(abs(shape.ratio - 1.0) < 0.03 for shape in shapes)

@@ -41,7 +41,10 @@ def add(commands: Any) -> argparse.ArgumentParser:
         "--settings", default="ppo", metavar="FILE", help="YAML, or a name in configs/train (default ppo)"
     )
     parser.add_argument(
-        "--steps", type=shared.positive, metavar="N", help="measurements in all (default: the settings')"
+        "--steps",
+        type=shared.positive,
+        metavar="N",
+        help="measurements in all, rounded up to whole rollouts of n_envs x n_steps (default: the settings')",
     )
     parser.add_argument("--horizon", type=shared.positive, default=1, metavar="N", help="steps per episode (default 1)")
     parser.add_argument(
