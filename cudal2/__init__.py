@@ -1,4 +1,4 @@
-"""cudal2 finds the fastest half-precision GEMM kernel for each (M, N, K) on a GPU, and proves it.
+"""cudal2 searches for the fastest half-precision GEMM kernel for each (M, N, K) on a GPU, and checks it.
 
 Importing this package costs numpy and PyYAML at most: the names below are loaded on first use.
 """

@@ -89,7 +89,9 @@ def _level(verbose: int) -> int:
 def parser() -> argparse.ArgumentParser:
     """The parser of every command."""
     root = Parser(
-        prog="cudal2", description="Finds the fastest half-precision GEMM kernel for a shape and a GPU.", epilog=_EPILOG
+        prog="cudal2",
+        description="Searches for the fastest half-precision GEMM kernel for a shape and a GPU.",
+        epilog=_EPILOG,
     )
     root.add_argument("--version", action="version", version=f"cudal2 {__version__}")
     commands = root.add_subparsers(metavar="COMMAND", required=True, parser_class=Parser)
