@@ -160,6 +160,9 @@ def test_the_protocol_says_how_finals_of_the_same_kernel_agree() -> None:
         f"the same kernel: {agreed} of {len(found)} pairs agree so, at most {apart:.1%} apart".replace("%", " %")
         in page
     )
+    readme = " ".join((data_dir().parents[1] / "README.md").read_text().split())
+    assert agreed < 0.95 * len(found), "or these pages need not say so"
+    assert "fewer finals of a shape agree than intervals of 95 % promise" in readme
 
 
 def test_the_readme_says_how_many_choices_never_met_the_library() -> None:
