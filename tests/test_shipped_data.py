@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections import Counter, defaultdict
 from itertools import pairwise
@@ -10,6 +11,7 @@ import numpy as np
 import pytest
 
 from cudal2.arch import SM80
+from cudal2.cli.arguments import config as parse_config
 from cudal2.paths import data_dir
 from cudal2.problem import Acc, Layout
 from cudal2.records.finals import Final, group_finals, latest_finals
@@ -17,6 +19,7 @@ from cudal2.records.measurement import PROTOCOL_VERSION
 from cudal2.records.recording import Recording, bundled_recording, read_records
 from cudal2.report.summary import load_finals
 from cudal2.settings import BenchSettings
+from cudal2.space.families import FAMILIES
 from cudal2.table import Device, KernelTable, tuned_elsewhere
 from cudal2.table.files import table_files
 
@@ -163,6 +166,17 @@ def test_the_protocol_says_how_finals_of_the_same_kernel_agree() -> None:
     readme = " ".join((data_dir().parents[1] / "README.md").read_text().split())
     assert agreed < 0.95 * len(found), "or these pages need not say so"
     assert "fewer finals of a shape agree than intervals of 95 % promise" in readme
+
+
+def test_axes_that_have_not_been_under_the_sanitizer_are_named() -> None:
+    records = [json.loads(path.read_text()) for path in (data_dir() / "sanitizer").glob("*.json")]
+    cases = [dict(zip(one["columns"], case, strict=True)) for one in records for case in one["cases"]]
+    ran = [parse_config(case["config"]) for case in cases if case["family"] == "sm90_ws" and case["ran"]]
+    assert ran
+    page = " ".join((data_dir().parents[1] / "kernels" / "README.md").read_text().split())
+    named = page.partition("The record is of `sm90_ws` before it had ")[2].partition(": no kernel that uses these")[0]
+    for axis in FAMILIES["sm90_ws"].axes:
+        assert (len({getattr(config, axis.name) for config in ran}) == 1) == (f"`{axis.name}`" in named), axis.name
 
 
 def test_the_readme_says_how_many_choices_never_met_the_library() -> None:
