@@ -23,6 +23,7 @@ from cudal2.bench.baselines import contestants
 from cudal2.build.pool import BuildPool
 from cudal2.cli import arguments as shared
 from cudal2.cli.backend import require_gpu
+from cudal2.cli.candidates import legal_of
 from cudal2.cli.eval import PDL_COLUMNS
 from cudal2.cli.main import guarded
 from cudal2.cli.output import note
@@ -123,10 +124,8 @@ def legal(planned: Work) -> Work:
     spaces = {family: SearchSpace(family=family) for family in families_of(planned)}
     kept: Work = []
     for problem, configs in planned:
-        refused = {config: reasons for config in configs if (reasons := spaces[config.family].explain(config, problem))}
-        for config, reasons in refused.items():
-            note(f"{config.name} is illegal for {problem.mnk} and left out: {reasons[0]}")
-        if left := tuple(config for config in configs if config not in refused):
+        given = ((config, spaces[config.family]) for config in dict.fromkeys(configs))
+        if left := tuple(legal_of(given, problem, " and left out")):
             kept.append((problem, left))
     return kept
 

@@ -36,13 +36,15 @@ from cudal2.records.shards import read_shards, shard_files
 Selected: TypeAlias = tuple[list[Measurement], dict[Fingerprint, None]]
 
 
-def split_shard(path: Path) -> tuple[bytes, list[Measurement]]:
-    """A shard with the rows of finals alone, empty if it has none; the other rows."""
-    rows = read_shards(path).measurements
+def split_shard(path: Path) -> tuple[bytes, Fingerprint, list[Measurement]]:
+    """A shard with the rows of finals alone, empty if it has none; its environment; the other rows."""
+    shard = read_shards(path)
+    rows = shard.measurements
     judged = {id(row) for final in group_finals(rows) for row in final.rows}
     header, *lines = path.read_bytes().splitlines(keepends=True)
     kept = [line for line, row in zip(lines, rows, strict=False) if id(row) in judged]
-    return b"".join((header, *kept)) if kept else b"", [row for row in rows if id(row) not in judged]
+    others = [row for row in rows if id(row) not in judged]
+    return b"".join((header, *kept)) if kept else b"", shard.fingerprint, others
 
 
 def by_selection(sessions: Iterable[tuple[Fingerprint, Sequence[Measurement]]], pattern: str) -> dict[Path, Selected]:
@@ -99,10 +101,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
         if path.resolve().parent == chosen.finals.resolve():
             raise UsageError(f"{path} is in --finals itself: give another directory, so that nothing measured is lost")
     split = {path: split_shard(path) for path in sorted(paths, key=lambda path: path.name)}
-    sessions = ((read_shards(path).fingerprint, rows) for path, (_, rows) in split.items())
-    selected = by_selection(sessions, chosen.selected)
+    selected = by_selection(((fingerprint, rows) for _, fingerprint, rows in split.values()), chosen.selected)
     require_nothing_lost(selected)
-    shards = {path.name: contents for path, (contents, _) in split.items() if contents}
+    shards = {path.name: contents for path, (contents, *_) in split.items() if contents}
     for name, contents in shards.items():
         write_atomically(chosen.finals / name, contents)
     note(f"{chosen.finals}: {counted(len(shards), 'shard')}")

@@ -5,11 +5,12 @@ from __future__ import annotations
 import argparse
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from cudal2.cli import arguments as shared
+from cudal2.cli.candidates import legal_of
 from cudal2.cli.output import counted, note, print_json, print_table
 from cudal2.errors import NothingValidError, ToolchainError
 from cudal2.problem import Problem
@@ -91,7 +92,7 @@ def _planned(arguments: argparse.Namespace) -> list[Any]:
     spaces = {family: SearchSpace(arguments.arch, family=family) for family in families_of(work)}
     requests: dict[str, Any] = {}
     for problem, configs in work:
-        for config in _of_those(((config, spaces[config.family]) for config in configs), problem):
+        for config in legal_of(((config, spaces[config.family]) for config in configs), problem):
             requests.setdefault(build_key(config, *problem.signature), (config, *problem.signature))
     if not requests:
         raise NothingValidError(f"no configuration of plan {arguments.plan} is legal for its shape")
@@ -104,16 +105,7 @@ def _legal(
     """Of those given; of the whole space if none was."""
     if not given:
         yield from shared.search_space(arguments).enumerate(problem)
-    yield from _of_those(given.items(), problem)
-
-
-def _of_those(given: Iterable[tuple[KernelConfig, SearchSpace]], problem: Problem) -> Iterator[KernelConfig]:
-    """Those that are legal, with a line for each that is not."""
-    for config, space in given:
-        if reasons := space.explain(config, problem):
-            note(f"{config.name} is illegal for {problem.mnk}: {reasons[0]}")
-        else:
-            yield config
+    yield from legal_of(given.items(), problem)
 
 
 def _summary(results: list[Any], seconds: float, as_json: bool) -> int:

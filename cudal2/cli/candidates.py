@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from cudal2.arch import SM90, Arch
@@ -13,6 +14,7 @@ from cudal2.space.config import KernelConfig
 if TYPE_CHECKING:
     from cudal2.build.artifact import BuiltKernel
     from cudal2.runners.local import LocalRunner
+    from cudal2.space.space import SearchSpace
 
 
 def legal(config: KernelConfig, problem: Problem, arch: Arch = SM90) -> KernelConfig:
@@ -27,6 +29,23 @@ def legal(config: KernelConfig, problem: Problem, arch: Arch = SM90) -> KernelCo
     if reasons:
         raise UsageError(f"{config.name} is illegal for {problem.mnk}: {reasons[0]}")
     return config
+
+
+def legal_of(
+    given: Iterable[tuple[KernelConfig, SearchSpace]], problem: Problem, fate: str = ""
+) -> Iterator[KernelConfig]:
+    """Those that are legal, with a line for each that is not.
+
+    Args:
+        given: Configurations with the space that each belongs to.
+        problem: What they would compute.
+        fate: What becomes of the others, as the line says it.
+    """
+    for config, space in given:
+        if reasons := space.explain(config, problem):
+            note(f"{config.name} is illegal for {problem.mnk}{fate}: {reasons[0]}")
+        else:
+            yield config
 
 
 def built(configs: list[KernelConfig], problem: Problem, runner: LocalRunner) -> list[tuple[KernelConfig, BuiltKernel]]:

@@ -128,8 +128,8 @@ def _keeping(config: KernelConfig, problem: Problem, space: SearchSpace) -> Iter
     """With the least of A kept that holds all of this K, where any was; then with none."""
     if getattr(config, "resident_a", 0):
         values = next(axis.values for axis in space.axes if axis.name == "resident_a")
-        k_tiles = ceil_div(problem.k, config.tile_k)
-        yield from (with_axes(config, resident_a=value) for value in sorted(values) if value >= k_tiles)
+        if holding := [value for value in values if value >= ceil_div(problem.k, config.tile_k)]:
+            yield with_axes(config, resident_a=min(holding))
         config = with_axes(config, resident_a=0)
     yield config
 
