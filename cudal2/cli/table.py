@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import reduce
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,6 +14,7 @@ from cudal2.errors import NothingValidError, UsageError
 from cudal2.problem import precision_of
 
 if TYPE_CHECKING:
+    from cudal2.records.fingerprint import Fingerprint
     from cudal2.table import KernelTable
 
 _EPILOG = """examples:
@@ -186,10 +187,21 @@ def _make(arguments: argparse.Namespace) -> int:
             where = f" on the shapes of {arguments.shapes_file}" if wanted is not None else ""
             where += f" that runs on {arguments.arch.name}" if arguments.arch is not None else ""
             raise NothingValidError(f"{path} holds no {precision_of(acc, dtype)} {layout} kernel{where}")
+        _say_what_differs(path, records.fingerprints, table)
         tables.append(table)
     made = reduce(KernelTable.merge, tables).save_merged(arguments.out, guards)
     note(f"{arguments.out}: {_shapes(made)}")
     return 0
+
+
+def _say_what_differs(path: Path, fingerprints: Sequence[Fingerprint], table: KernelTable) -> None:
+    """Of the environments of its records; generator versions only where a family has several."""
+    versions, soft = table.header.versions, table.header.soft
+    found = {name: sorted({str(getattr(one, name)) for one in fingerprints}) for name in soft}
+    found["generator_version"] = sorted(versions) if len(versions) > max(1, len(table.families)) else []
+    mixed = [f"{name}: {' and '.join(texts)}" for name, texts in found.items() if len(texts) > 1]
+    if mixed:
+        note(f"{path}: measured in different environments, whose times are compared here: {'; '.join(mixed)}")
 
 
 def _guards(arguments: argparse.Namespace) -> Callable[[KernelTable], KernelTable] | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
 from cudal2.errors import RecordError
@@ -75,7 +75,25 @@ class Fingerprint:
             raise RecordError("fingerprint describes no GPU: the file is damaged")
         return cls(**{**values, "capability": tuple(values["capability"])})
 
+    def joined(self, other: Fingerprint) -> Fingerprint:
+        """One for the measurements of both: texts that differ are :func:`joined_texts`.
+
+        Raises:
+            RecordError: They are of devices or protocols whose times cannot stand side by side.
+        """
+        names = [field.name for field in fields(self) if field.type == "str"]
+        texts: dict[str, Any] = {name: joined_texts(getattr(self, name), getattr(other, name)) for name in names}
+        made = replace(self, **texts)
+        if hard := made.differences(replace(other, **texts)):
+            raise RecordError(f"measurements of several devices or protocols ({'; '.join(hard)}): keep them apart")
+        return made
+
     def differences(self, other: Fingerprint) -> list[str]:
         """One ``field: mine != theirs`` line per field that differs."""
         mine, theirs = self.to_dict(), other.to_dict()
         return [f"{name}: {mine[name]} != {theirs[name]}" for name in mine if mine[name] != theirs[name]]
+
+
+def joined_texts(mine: str, theirs: str) -> str:
+    """Either if they are the same, else the parts of both, sorted, with ``+`` between them."""
+    return mine if mine == theirs else "+".join(sorted({*mine.split("+"), *theirs.split("+")}))

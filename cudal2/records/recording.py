@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
+from functools import reduce
 from pathlib import Path
 from typing import Any
 
@@ -123,8 +124,12 @@ class Recording:
 
     @property
     def fingerprint(self) -> Fingerprint:
-        """The environment of the rows; the first one if they were mixed on purpose."""
-        return self.metadata.fingerprints[0]
+        """The environments of the rows as one, which names everything that differs.
+
+        Raises:
+            RecordError: They are of several devices.
+        """
+        return reduce(Fingerprint.joined, self.metadata.fingerprints)
 
     @property
     def axes(self) -> Mapping[str, tuple[Any, ...]]:

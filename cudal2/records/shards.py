@@ -14,6 +14,7 @@ import uuid
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from datetime import datetime, timezone
+from functools import reduce
 from itertools import islice
 from pathlib import Path
 from typing import Any, Generic, TypeVar
@@ -124,14 +125,14 @@ class Shards:
 
     @property
     def fingerprint(self) -> Fingerprint:
-        """The first one.
+        """All of them as one, which names everything that differs.
 
         Raises:
-            RecordError: Every session died before its header was complete.
+            RecordError: Every session died before its header was complete, or they are of several devices.
         """
         if not self.fingerprints:
             raise RecordError("no session header survived in these shards: there is nothing to read")
-        return self.fingerprints[0]
+        return reduce(Fingerprint.joined, self.fingerprints)
 
 
 def shard_files(directory: Path) -> list[Path]:

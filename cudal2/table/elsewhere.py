@@ -30,7 +30,7 @@ def tuned_elsewhere(
 
     Args:
         measurements: Rows of any kind.
-        fingerprint: Their environment.
+        fingerprint: Their environment; of several, :meth:`Fingerprint.joined`.
         arch: The architecture to make the table for.
         acc: Accumulator of the table; other rows are left out.
         layout: Layout of the table; other rows are left out.
@@ -45,4 +45,4 @@ def tuned_elsewhere(
     header = Header.from_fingerprint(fingerprint, acc, layout, dtype)
     soft = {**header.soft, "gpu": f"{TUNED_ELSEWHERE}{fingerprint.gpu}"}
     entries = [replace(entry, evidence="transferred") for entry in select(rows, acc, layout, dtype=dtype)]
-    return KernelTable(replace(header, device=Device.of_arch(arch), soft=soft), entries)
+    return KernelTable(replace(header, device=Device.of_arch(arch), soft=soft), entries).narrowed()

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, Literal, get_args
 
 from cudal2.arch import Arch
+from cudal2.codegen import generator_version
 from cudal2.errors import Cudal2Error, TableError
 from cudal2.problem import Acc, Dtype, Layout, Problem, precision_of
-from cudal2.records.fingerprint import Fingerprint
+from cudal2.records.fingerprint import Fingerprint, joined_texts
 from cudal2.space.config import KernelConfig
+from cudal2.space.families import FAMILIES
 
 TABLE_SCHEMA = 1
 
@@ -71,7 +74,8 @@ class Header:
         device: Must match.
         acc: Must match.
         layout: Must match.
-        soft: Environment of the measurements; a difference is worth a warning, not a refusal.
+        soft: Environment of the measurements, several values joined by ``+``; a difference is worth a warning, not a
+            refusal.
         dtype: Must match.
         schema: Must match.
     """
@@ -93,7 +97,7 @@ class Header:
     @property
     def tuned_elsewhere(self) -> bool:
         """Whether its times are of another GPU than the one it is for."""
-        return self.soft.get("gpu", "").startswith(TUNED_ELSEWHERE)
+        return all(gpu.startswith(TUNED_ELSEWHERE) for gpu in self.soft.get("gpu", "").split("+"))
 
     @property
     def kind(self) -> str:
@@ -137,14 +141,22 @@ class Header:
         Problem(1, 1, 1, values["acc"], values["layout"], values["dtype"])
         return cls(**{**values, "device": Device(capability=(major, minor), **device)})
 
-    def with_versions_of(self, other: Header) -> Header:
-        """With the generator versions of another table's kernel families beside its own."""
-        both = sorted(self.versions | other.versions)
-        return replace(self, soft={**self.soft, "generator_version": "+".join(both)})
+    def joined(self, other: Header) -> Header:
+        """The header of entries of both tables."""
+        shared = {name: joined_texts(self.soft[name], other.soft[name]) for name in self.soft if name in other.soft}
+        return replace(self, soft={**other.soft, **self.soft, **shared})
+
+    def narrowed(self, families: Iterable[str]) -> Header:
+        """Without the present generator versions of other kernel families than these; of none, as it is."""
+        others = set(FAMILIES) - set(families)
+        if len(others) == len(FAMILIES) or "generator_version" not in self.soft:
+            return self
+        left = sorted(self.versions - {generator_version(name) for name in others})
+        return replace(self, soft={**self.soft, "generator_version": "+".join(left)})
 
     @property
     def versions(self) -> frozenset[str]:
-        """Generator versions, one per kernel family."""
+        """Generator versions: one per kernel family, several of one where its entries are of different ones."""
         return frozenset(self.soft.get("generator_version", "").split("+")) - {""}
 
     def soft_differences(self, soft: dict[str, str]) -> list[str]:
@@ -154,8 +166,11 @@ class Header:
 
 
 def _alike(mine: str, theirs: str) -> bool:
-    """Known, and among ours; only generator versions are several, one per kernel family, joined by ``+``."""
-    return set(theirs.split("+")) <= set(mine.split("+")) and theirs != "unknown"
+    """Known, and all that we have, present generator versions of other kernel families left aside."""
+    ours, others = set(mine.split("+")), set(theirs.split("+"))
+    if theirs == "unknown" or not others <= ours:
+        return False
+    return ours == others or ours - others <= {generator_version(name) for name in FAMILIES}
 
 
 @dataclass(frozen=True)

@@ -107,7 +107,7 @@ class KernelTable:
 
         Args:
             measurements: Searched rows and finals; where a shape has a final, its latest one decides alone.
-            fingerprint: Their environment.
+            fingerprint: Their environment; of several, :meth:`Fingerprint.joined`.
             acc: Accumulator of the table; other rows are left out.
             layout: Layout of the table; other rows are left out.
             mode: Protocol mode; other rows are left out.
@@ -119,7 +119,7 @@ class KernelTable:
         held = incumbent.entries if incumbent is not None else ()
         incumbents = {entry.mnk: entry.config for entry in held if entry.config is not None}
         entries = select(measurements, acc, layout, mode, pdl, evidence, incumbents, dtype)
-        return cls(Header.from_fingerprint(fingerprint, acc, layout, dtype), entries)
+        return cls(Header.from_fingerprint(fingerprint, acc, layout, dtype), entries).narrowed()
 
     def check(self, device: Device, acc: Acc, layout: Layout, dtype: Dtype = "fp16") -> None:
         """Makes sure the table is for this device, accumulator, layout and type.
@@ -166,15 +166,23 @@ class KernelTable:
             TableError: The other table is for another device, accumulator, layout or type.
         """
         other.check(self.header.device, self.header.acc, self.header.layout, self.header.dtype)
-        mine, theirs = self.header.versions, other.header.versions
-        compatible = mine <= theirs or theirs <= mine or not self.families & other.families
-        header = self.header.with_versions_of(other.header) if compatible else self.header
-        for difference in header.soft_differences(other.header.soft):
+        for difference in self.header.soft_differences(self._comparable(other)):
             logger.warning("merging tables measured in different environments: %s", difference)
         entries = dict(self._by_shape)
         for shape, entry in other._by_shape.items():
             entries[shape] = _better(entries[shape], entry) if shape in entries else entry
-        return KernelTable(header, entries.values())
+        return KernelTable(self.header.joined(other.header), entries.values()).narrowed()
+
+    def _comparable(self, other: KernelTable) -> dict[str, str]:
+        """The environment of another table; its generator versions only if of a family in both neither has all."""
+        shared = self.families & other.families
+        mine, theirs = (table.header.narrowed(shared).versions for table in (self, other))
+        alike = not shared or mine <= theirs or theirs <= mine
+        return {name: text for name, text in other.header.soft.items() if not (alike and name == "generator_version")}
+
+    def narrowed(self) -> KernelTable:
+        """With a header that names what its own kernels were measured with: :meth:`Header.narrowed`."""
+        return KernelTable(self.header.narrowed(self.families), self.entries, self.path)
 
     @property
     def evidence(self) -> dict[Evidence, int]:
@@ -214,7 +222,7 @@ class KernelTable:
         require_accumulator(header.acc, header.dtype)
         made = KernelTable(header, (), self.path)
         entries = [made._taken_over(entry) for entry in self.entries]
-        return KernelTable(header, [entry for entry in entries if entry is not None], self.path)
+        return KernelTable(header, [entry for entry in entries if entry is not None], self.path).narrowed()
 
     def _taken_over(self, entry: Entry) -> Entry | None:
         """Another table's entry for the operands of this one, if its kernel is legal there."""
