@@ -95,6 +95,11 @@ class Problem:
         return precision_of(self.acc, self.dtype)
 
     @property
+    def operands(self) -> str:
+        """What a leaderboard is of: the precision, with the layout where it is not ``tn``: ``fp32``, ``bf16-nn``."""
+        return self.precision if self.layout == "tn" else f"{self.precision}-{self.layout}"
+
+    @property
     def flops(self) -> int:
         """Multiplications and additions: 2 m n k."""
         return 2 * self.m * self.n * self.k

@@ -14,11 +14,12 @@ from fabricated_recording import FINGERPRINT
 from cudal2.cli import main as cli
 from cudal2.errors import RecordError
 from cudal2.paths import data_dir
+from cudal2.records import finals
 from cudal2.records.finals import Final, latest_finals
 from cudal2.records.measurement import Measurement
 from cudal2.records.recording import read_records
 from cudal2.records.shards import RecordLog
-from cudal2.report import readme, summary
+from cudal2.report import notes, readme, summary
 from cudal2.report.board import boards
 from cudal2.report.page import page
 from cudal2.report.serving import figures, load_latencies, server_boards
@@ -78,6 +79,15 @@ def test_what_a_shape_said_before_it_was_judged_again_stands_in_every_form(tmp_p
             assert (said in text) == shown
             assert ("offline/fp32/off 0.500, 0 / 0 / 2." in text) == shown
     assert auto(WON + LOST + first) == auto(WON + LOST)
+
+
+def test_what_was_judged_again_is_found_in_one_grouping(monkeypatch: pytest.MonkeyPatch) -> None:
+    first = final_rows("64_64_64", 4.0, {"cublaslt_auto": 2.0}, utc="1999-01-01T00:00:00+00:00")
+    groupings = []
+    group = finals.group_finals
+    for module in (finals, notes):
+        monkeypatch.setattr(module, "group_finals", lambda rows: groupings.append(1) or group(rows))
+    assert notes.judged_again(WON + first) and len(groupings) == 1
 
 
 def test_one_lucky_round_moves_no_median() -> None:

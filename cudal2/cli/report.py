@@ -30,7 +30,8 @@ _EPILOG = """examples:
 
 A leaderboard is mode/accumulator/PDL, for example offline/fp32/on; in server mode state and requests per second stand
 in the place of PDL, server/fp32/warm@1000; bf16, which accumulates in fp32, stands as bf16 in the place of the
-accumulator. Figures of two leaderboards are never mixed.
+accumulator. There B is stored as [N,K]; of B as [K,N] the leaderboards are offline/fp32-nn/on and so on. Figures of two
+leaderboards are never mixed.
 A speed-up is the baseline's time over ours in the same rounds, above 1 where ours is faster; won, tied and lost go
 by its 95 % interval, and a shape that only the baseline solved is lost. docs/protocol.md says how it is measured."""
 

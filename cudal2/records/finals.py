@@ -153,8 +153,8 @@ class Final:
 
     @property
     def key(self) -> str:
-        """Leaderboard this final counts for: ``mode/precision/pdl``, for example ``offline/fp32/on``."""
-        return f"{self.mode}/{self.problem.precision}/{'on' if self.pdl else 'off'}"
+        """Leaderboard this final counts for: mode, :attr:`Problem.operands`, PDL, as in ``offline/fp32/on``."""
+        return f"{self.mode}/{self.problem.operands}/{'on' if self.pdl else 'off'}"
 
     @property
     def ours(self) -> Measurement | None:
@@ -201,9 +201,9 @@ def group_finals(records: Iterable[Measurement]) -> list[Final]:
 
 def latest_finals(records: Iterable[Measurement]) -> dict[tuple[str, str], Final]:
     """The newest final of each shape on each leaderboard, by (key, ``M_N_K``): the last word counts, not the best."""
-    return {(final.key, final.problem.mnk): final for final in group_finals(records)}
+    return by_shape(group_finals(records))
 
 
-def first_finals(records: Iterable[Measurement]) -> dict[tuple[str, str], Final]:
-    """The oldest final of each, keyed alike: what there was to say before a shape was judged again."""
-    return {(final.key, final.problem.mnk): final for final in reversed(group_finals(records))}
+def by_shape(finals: Iterable[Final]) -> dict[tuple[str, str], Final]:
+    """Finals by (key, ``M_N_K``), which tells every problem, mode and PDL setting apart; the last of each."""
+    return {(final.key, final.problem.mnk): final for final in finals}

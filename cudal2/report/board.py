@@ -33,13 +33,15 @@ Shape = TypeVar("Shape", bound=Compared)
 
 def board_title(key: str) -> str:
     """``offline/fp32/on`` in words."""
-    mode, precision, pdl = key.split("/")
-    return f"{mode.capitalize()}, {precision_title(precision)}, our PDL {pdl}"
+    mode, operands, pdl = key.split("/")
+    return f"{mode.capitalize()}, {operands_title(operands)}, our PDL {pdl}"
 
 
-def precision_title(precision: str) -> str:
-    """``fp32``, ``fp16`` or ``bf16`` (:attr:`Problem.precision`) in words; of the first two the operands are fp16."""
-    return "bf16 operands, fp32 accumulation" if precision == "bf16" else f"{precision} accumulation"
+def operands_title(operands: str) -> str:
+    """:attr:`Problem.operands` in words; those of ``fp32`` and ``fp16`` are fp16."""
+    precision, _, layout = operands.partition("-")
+    title = "bf16 operands, fp32 accumulation" if precision == "bf16" else f"{precision} accumulation"
+    return f"{title}, B as [K,N]" if layout == "nn" else title
 
 
 def baseline_title(name: str) -> str:
@@ -123,23 +125,31 @@ class Board:
         return tuple(row for final in self.finals for row in final.rows if not row.ok)
 
 
-def _types(key: str) -> str:
+def _operands(key: str) -> str:
     return key.rpartition("/")[0]
 
 
 def boards(records: Iterable[Measurement]) -> tuple[Board, ...]:
-    """Every leaderboard of the finals among the records, by key, those of the types with most shapes first.
+    """Every leaderboard of the finals among the records, the newest of each shape, as :func:`boards_of`."""
+    return boards_of(latest_finals(records).values())
+
+
+def boards_of(chosen: Iterable[Final]) -> tuple[Board, ...]:
+    """Every leaderboard, by key, those of the operands with most shapes first.
+
+    Args:
+        chosen: One final of each shape on each.
 
     Raises:
         RecordError: Two contestants of one final cannot be compared.
     """
     finals: dict[str, list[Final]] = defaultdict(list)
-    for (key, _), final in latest_finals(records).items():
-        finals[key].append(final)
+    for final in chosen:
+        finals[final.key].append(final)
     shapes: dict[str, int] = defaultdict(int)
     for key, found in finals.items():
-        shapes[_types(key)] = max(shapes[_types(key)], len(found))
-    order = sorted(finals, key=lambda key: (-shapes[_types(key)], key))
+        shapes[_operands(key)] = max(shapes[_operands(key)], len(found))
+    order = sorted(finals, key=lambda key: (-shapes[_operands(key)], key.split("/")))
     return tuple(_board(key, sorted(finals[key], key=lambda final: final.problem)) for key in order)
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from cudal2.floor import SUSTAINED
-from cudal2.records.finals import REFERENCE, first_finals, group_finals, latest_finals
+from cudal2.records.finals import REFERENCE, by_shape, group_finals
 from cudal2.records.measurement import Measurement
 from cudal2.records.shards import Shards
-from cudal2.report.board import Board, baseline_title, boards
+from cudal2.report.board import Board, baseline_title, boards_of
 from cudal2.report.clocks import clocks_of, pooled
 from cudal2.report.serving import ServerBoard
 from cudal2.report.spread import NOTICEABLE
@@ -29,8 +29,8 @@ _COUNTS = (
     "foreign kernels) are compared on the shapes they were entered on, and on no other."
 )
 _TERMS = (
-    "accumulators, operand types, modes and PDL columns are leaderboards of their own; a speed-up across two is "
-    "refused, and so is one over a torch that was allowed to sum in half precision under an fp32 label."
+    "accumulators, operand types, layouts of B, modes and PDL columns are leaderboards of their own; a speed-up across "
+    "two is refused, and so is one over a torch that was allowed to sum in half precision under an fp32 label."
 )
 _HOST = (
     "offline leaderboards hold device time between events, server leaderboards the host's: a native client submits one "
@@ -77,12 +77,13 @@ def lead(shards: Shards, found: Sequence[Board]) -> str:
 
 def judged_again(records: Sequence[Measurement]) -> str:
     """Of which shapes there are several finals, and what the first of each said; empty if there are none."""
-    newest, first = latest_finals(records), first_finals(records)
+    finals = group_finals(records)
+    newest, first = by_shape(finals), by_shape(reversed(finals))
     again = {name for name, final in newest.items() if final.utc != first[name].utc}
     if not again:
         return ""
     said = []
-    for board in boards(row for final in first.values() for row in final.rows):
+    for board in boards_of(first.values()):
         standing = board.standing()
         if standing is not None and any(key == board.key for key, _ in again):
             found = standing.overall
@@ -116,8 +117,8 @@ def notes(found: Sequence[Board], served: Sequence[ServerBoard] = ()) -> list[st
         f"Never compared: {_TERMS}",
         "Total time: theirs over ours, each summed over the shapes; the largest shapes dominate it.",
         f"Classes: {_FLOOR}",
-        "Layouts: ours takes B as column B says, tn for [N,K], nn for [K,N]; cuBLAS and cuBLASLt are measured with B "
-        "in both layouts and the faster one counts; torch.matmul takes B as ours does.",
+        "Layouts: ours takes B as [N,K], tn, where a leaderboard names no layout, else as [K,N], nn; cuBLAS and "
+        "cuBLASLt are measured with B in both layouts and the faster one counts; torch.matmul takes B as ours does.",
         f"Choice: {_choice(found)}",
         f"PDL: {_PDL}",
         f"Two clocks: {_HOST if served else _NO_HOST}",

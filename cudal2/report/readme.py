@@ -14,7 +14,7 @@ from cudal2.records.finals import REFERENCE, latest_finals
 from cudal2.records.fingerprint import Fingerprint
 from cudal2.records.latency import Latency
 from cudal2.records.shards import Rows, Shards
-from cudal2.report.board import Board, Standing, baseline_title, boards, precision_title
+from cudal2.report.board import Board, Standing, baseline_title, boards, operands_title
 from cudal2.report.notes import judged_again, rounds_text, selected_beforehand
 from cudal2.report.section import replace_section
 from cudal2.report.serving import FIGURES, NONE_SERVED, ServerBoard, figures, server_boards
@@ -33,7 +33,7 @@ _NO_FINALS = Shards((), ())
 
 
 def results_markdown(shards: Shards, tables: Sequence[KernelTable] = (), latencies: Rows[Latency] = NONE_SERVED) -> str:
-    """Where it was measured, then one board per mode and precision with both PDL columns, the losses, what is served.
+    """Where it was measured, then one board per mode and operands with both PDL columns, the losses, what is served.
 
     Args:
         shards: Finals.
@@ -42,19 +42,25 @@ def results_markdown(shards: Shards, tables: Sequence[KernelTable] = (), latenci
     """
     columns: dict[tuple[str, str], list[Board]] = {}
     for board in boards(shards.measurements):
-        mode, precision, _ = board.key.split("/")
-        columns.setdefault((mode, precision), []).append(board)
+        mode, operands, _ = board.key.split("/")
+        columns.setdefault((mode, operands), []).append(board)
     parts = [_provenance(shards)]
-    for (mode, precision), found in columns.items():
+    for (mode, operands), found in columns.items():
         lines = [f"- PDL {_pdl(board)}: {_losses(board)}" for board in found]
-        lines += [_served(table) for table in tables if table.header.precision == precision]
+        lines += [_served(table) for table in tables if _stands_by(table, mode, columns) == operands]
         rows = _table(found, () if not parts[1:] else _SERVED)
-        parts += [f"### {mode.capitalize()}, {precision_title(precision)}", rows, "\n".join(lines)]
-    by_precision: dict[str, list[ServerBoard]] = {}
+        parts += [f"### {mode.capitalize()}, {operands_title(operands)}", rows, "\n".join(lines)]
+    by_operands: dict[str, list[ServerBoard]] = {}
     for served in server_boards(latencies.rows):
-        by_precision.setdefault(served.precision, []).append(served)
-    parts += [_server(precision, served) for precision, served in by_precision.items()]
+        by_operands.setdefault(served.operands, []).append(served)
+    parts += [_server(operands, served) for operands, served in by_operands.items()]
     return "\n\n".join(parts)
+
+
+def _stands_by(table: KernelTable, mode: str, columns: Collection[tuple[str, str]]) -> str:
+    """The operands of the boards that a table is listed with: its own, else those of the other layout."""
+    operands = table.header.problem(1, 1, 1).operands
+    return operands if (mode, operands) in columns else table.header.precision
 
 
 def _pdl(board: Board) -> str:
@@ -95,7 +101,7 @@ def update_readme(
 
 
 def summary_markdown(shards: Shards, latencies: Rows[Latency] = NONE_SERVED) -> str:
-    """A line per leaderboard of the types with most shapes, against the reference; of server mode best and worst.
+    """A line per leaderboard of the operands with most shapes, against the reference; of server mode best and worst.
 
     Args:
         shards: Finals.
@@ -216,7 +222,7 @@ def _row(column: str, standing: Standing[Any]) -> list[str]:
     ]
 
 
-def _server(precision: str, found: Sequence[ServerBoard]) -> str:
+def _server(operands: str, found: Sequence[ServerBoard]) -> str:
     """Host latency per state and rate: the reference and torch by their p50, the tails and device time beside it."""
     head = ["state", "against", "shapes", "geomean", "mean", "won / tied / lost", "lost", "slower", "worst"]
     rows = [[*head, *(f"{name} (theirs / ours us)" for name in FIGURES)]]
@@ -236,7 +242,7 @@ def _server(precision: str, found: Sequence[ServerBoard]) -> str:
     lines = [f"- {line}" for board in found if (line := _server_remarks(board))]
     table = "\n".join(f"| {' | '.join(row)} |" for row in rows)
     return "\n\n".join(
-        part for part in (f"### Server, {precision_title(precision)}", text, table, "\n".join(lines)) if part
+        part for part in (f"### Server, {operands_title(operands)}", text, table, "\n".join(lines)) if part
     )
 
 

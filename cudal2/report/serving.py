@@ -22,7 +22,7 @@ from cudal2.records.latency import (
 )
 from cudal2.records.measurement import STATES, State
 from cudal2.records.shards import Rows
-from cudal2.report.board import Standing, competitors, named, precision_title, stand
+from cudal2.report.board import Standing, competitors, named, operands_title, stand
 from cudal2.report.clocks import Clocks
 from cudal2.report.spread import Compared, floor_of
 
@@ -79,17 +79,17 @@ class Figure:
 
 @dataclass(frozen=True)
 class ServerBoard:
-    """One precision, state and rate.
+    """One precision and layout, state and rate.
 
     Attributes:
-        precision: :attr:`Problem.precision`.
+        operands: :attr:`Problem.operands`.
         state: What the requests found the device in.
         target_qps: Mean arrivals per second.
         standings: Baselines that served, in the order of reports.
         servings: The newest of each shape; shapes without a kernel of ours included.
     """
 
-    precision: str
+    operands: str
     state: State
     target_qps: float
     standings: tuple[Standing[Served], ...]
@@ -97,14 +97,14 @@ class ServerBoard:
 
     @property
     def key(self) -> str:
-        """``server/acc/state@qps``, for example ``server/fp32/warm@1000``."""
-        return f"server/{self.precision}/{self.state}@{self.target_qps:g}"
+        """``server/operands/state@qps``, for example ``server/fp32/warm@1000``."""
+        return f"server/{self.operands}/{self.state}@{self.target_qps:g}"
 
     @property
     def title(self) -> str:
         """The key in words."""
-        precision, rate = precision_title(self.precision), f"{self.target_qps:g} requests per second"
-        return f"Server, {precision}, {STATE_TITLES[self.state]}, {rate}"
+        operands, rate = operands_title(self.operands), f"{self.target_qps:g} requests per second"
+        return f"Server, {operands}, {STATE_TITLES[self.state]}, {rate}"
 
     def standing(self, baseline: str = REFERENCE) -> Standing[Served] | None:
         """Against one baseline, if it served."""
@@ -177,23 +177,21 @@ def load_latencies(path: Path | None = None) -> Rows[Latency]:
 
 
 def server_boards(rows: Iterable[Latency]) -> tuple[ServerBoard, ...]:
-    """Every precision, state and rate among the rows, states in their order; only the newest serving counts.
+    """Every precision and layout, state and rate among the rows, states in their order; the newest serving counts.
 
     Raises:
         RecordError: Two contestants of one serving cannot be paired.
     """
     found: dict[tuple[str, float, int], list[Serving]] = defaultdict(list)
     for serving in summaries(rows):
-        found[serving.problem.precision, serving.target_qps, STATES.index(serving.state)].append(serving)
+        found[serving.problem.operands, serving.target_qps, STATES.index(serving.state)].append(serving)
     return tuple(_board(name, STATES[at], qps, servings) for (name, qps, at), servings in sorted(found.items()))
 
 
-def _board(precision: str, state: State, target_qps: float, servings: list[Serving]) -> ServerBoard:
+def _board(operands: str, state: State, target_qps: float, servings: list[Serving]) -> ServerBoard:
     entered = {row.contestant for serving in servings for row in serving.rows if row.config is None} - {EMPTY}
     standings = (_standing(name, servings) for name in competitors(entered))
-    return ServerBoard(
-        precision, state, target_qps, tuple(one for one in standings if one is not None), tuple(servings)
-    )
+    return ServerBoard(operands, state, target_qps, tuple(one for one in standings if one is not None), tuple(servings))
 
 
 def _standing(baseline: str, servings: list[Serving]) -> Standing[Served] | None:

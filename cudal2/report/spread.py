@@ -110,13 +110,14 @@ def check_comparable(ours: Measurement, other: Measurement) -> None:
     """Refuses a speed-up between two that were not asked for the same thing.
 
     Raises:
-        RecordError: Sizes, accumulator, operands, mode or PDL column differ, or one sums in half precision under an
-            fp32 label.
+        RecordError: Sizes, accumulator, operands, layout, mode or PDL column differ, or one sums in half precision
+            under an fp32 label.
     """
     terms = [
         ("sizes", ours.problem.mnk, other.problem.mnk),
         ("accumulator", ours.problem.acc, other.problem.acc),
         ("operands", ours.problem.dtype, other.problem.dtype),
+        ("layout", ours.problem.layout, other.problem.layout),
         ("mode", ours.mode, other.mode),
         ("PDL", ours.pdl, other.pdl),
     ]
