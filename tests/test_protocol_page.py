@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from cudal2.bench import correctness, inputs
+from cudal2.bench import correctness, inputs, timing
 from cudal2.bench.baselines import autotune
 from cudal2.bench.judge import arena, judge
 from cudal2.bench.server import device as server_device
@@ -52,6 +52,7 @@ def test_the_version_is_the_one_in_every_record():
         f"marked `{judge.SELECTION_DETAIL}`",
         f"[{SETTINGS.replays}] replays",
         f"more than {SETTINGS.l2_multiple:g} L2 sizes",
+        f"a buffer of {SETTINGS.l2_multiple:g} L2 sizes is *read*, {('once', 'twice')[timing.FLUSH_PASSES - 1]} if",
         f"below {SETTINGS.quarantine_fraction:g} of `physical_us`",
         f"Workspace [{SETTINGS.workspace_bytes >> 20} MiB]",
         f"up to [{SETTINGS.heuristic_results}] heuristic answers",

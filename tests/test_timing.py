@@ -8,6 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 
 from cudal2.bench import timing
 from cudal2.bench.timing import interleave, keep_busy, launches_for, sized_graph, too_fast
@@ -134,6 +135,34 @@ def test_launches_are_captured_once_and_never_between_the_events(monkeypatch: py
     assert not seen and graph.sets_used == 4
     assert graph.time_us() == graph.begin()() == pytest.approx(15.0)
     assert seen == ["capture", *["start", "launch", "launch"] * 2]
+
+
+@pytest.mark.parametrize(("idle", "passes"), [(True, 2), (False, 1)])
+def test_l2_is_read_before_the_first_event_and_longer_where_nothing_hides_the_submission(
+    monkeypatch: pytest.MonkeyPatch, idle: bool, passes: int
+) -> None:
+    seen: list[str] = []
+
+    class Event:
+        def record(self, stream: Any) -> None:
+            seen.append("event")
+
+        def synchronize(self) -> None:
+            seen.append("wait")
+
+        def elapsed_time(self, end: Any) -> float:
+            return 2.0
+
+    monkeypatch.setattr(timing, "_event", Event)
+    stopwatch = object.__new__(timing.Stopwatch)
+    stopwatch._stream = SimpleNamespace(query=lambda: seen.append("query") or idle)
+    stopwatch.sets = SimpleNamespace(poison=lambda: seen.append("poison"))  # type: ignore[assignment]
+    stopwatch._flush, stopwatch._sink = torch.full((1000,), 0.5), torch.empty(())
+    read = torch.sum
+    monkeypatch.setattr(torch, "sum", lambda *arguments, **named: seen.append("read") or read(*arguments, **named))
+    finish = stopwatch.begin(lambda: seen.append("launches"))
+    assert seen == ["query", "poison", *["read"] * passes, "event", "launches", "event"], "asked before it has work"
+    assert finish() == 2.0 and seen[-1] == "wait" and stopwatch._sink == 500.0
 
 
 def test_interleaving_ranks_rightly_where_one_after_the_other_does_not() -> None:
