@@ -291,6 +291,7 @@ def wrap_child(session: Any) -> None:
 
     from cudal2.bench import jobs, timing
     from cudal2.bench.candidate import KernelContestant
+    from cudal2.bench.context import ProblemContext
     from cudal2.bench.correctness import Aftermath, Checks
     from cudal2.bench.device import Clocks
     from cudal2.bench.inputs import BufferSets
@@ -299,8 +300,12 @@ def wrap_child(session: Any) -> None:
         (jobs.GpuSession, "measure", "everything else"),
         (jobs.GpuSession, "kernel", "load: cubin"),
         (jobs.GpuSession, "_look_ahead", "look ahead"),
-        (Checks, "run", "check: launches"),
-        (Checks, "_at_a_glance", "check: compare, wait"),
+        (Checks, "begin", "check: launches"),
+        (Checks, "_at_a_glance", "check: compare"),
+        (Checks, "_result", "check: wait"),
+        (ProblemContext, "encode_ahead", "look ahead: maps"),
+        (timing.LateGraph, "__init__", "size: enqueue"),
+        (timing.Stopwatch, "glimpse", "glimpse"),
         (KernelContestant, "__init__", "bind: structs, maps"),
         (timing.Stopwatch, "probe_us", "probe"),
         (timing.Stopwatch, "begin", "replay: enqueue"),

@@ -9,24 +9,28 @@ import types
 from collections import OrderedDict
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from cudal2 import floor
 from cudal2.bench import jobs, timing
+from cudal2.bench.context import ProblemContext
 from cudal2.bench.correctness import Checks
 from cudal2.bench.device import ClockSample
 from cudal2.bench.inputs import BufferSets, as_math
 from cudal2.bench.jobs import Candidate, GpuSession
 from cudal2.build.artifact import BuiltKernel
 from cudal2.launch.driver import LaunchError
+from cudal2.launch.plan import MAP_WORDS, ParamSets, plan_launch
 from cudal2.problem import Problem
 from cudal2.records.measurement import Status
 from cudal2.settings import BenchSettings
-from cudal2.space.config import Sm90WsConfig
+from cudal2.space.config import Sm90SmallConfig, Sm90WsConfig
 
 PROBLEM = Problem(64, 64, 64)
 SETTINGS = BenchSettings(replays=3)
 CONFIG = Sm90WsConfig(64, 64, 64, 2, "coop", 1, 1, 1, 1, "direct", 1)
+SMALL = Sm90SmallConfig(64, 32, 64, 4, "wgmma", 4, 1)
 LAUNCH_US = 5.0
 
 
@@ -60,8 +64,11 @@ class Stopwatch(timing.Stopwatch):
 
     def begin(self, enqueue):
         self.sets.poison()
+        return self._between_events(enqueue, "replay")
+
+    def _between_events(self, enqueue, name="glimpse"):
         before = self.host.launched
-        self.host.events.append("replay")
+        self.host.events.append(name)
         enqueue()
         ms = (self.host.launched - before) * self.host.launch_us / 1e3
         return lambda: self.host.events.append("wait") or ms
@@ -71,12 +78,15 @@ class Context:
     def __init__(self, host: Host) -> None:
         self.problem, self.settings, self.host = PROBLEM, SETTINGS, host
         self.sets, self.checks = BufferSets(PROBLEM, 4, "cpu"), Checks(PROBLEM, "cpu", 1)
-        self.stopwatch = Stopwatch(host, self.sets)
+        self.stopwatch, self.floor_us = Stopwatch(host, self.sets), 2.2
         self.closed = False
 
-    def check(self, kernel, config, pdl):
+    def begin_check(self, kernel, config, pdl):
         self.host.events.append("check")
-        return self.checks.run(self.host.contestant(self.checks.sets), 7)
+        return self.checks.begin(self.host.contestant(self.checks.sets), 7)
+
+    def encode_ahead(self, built, config):
+        self.host.events.append(f"maps {built.name}")
 
     def candidate(self, kernel, config, pdl):
         return self.host.contestant(self.sets)
@@ -130,15 +140,40 @@ def test_the_host_works_while_the_device_does(session, host):
     assert row.status is Status.CORRECT and row.sm_clock_mhz == 1980
     assert row.times_us == pytest.approx([LAUNCH_US] * 3) and row.ref_times_us == (4.0,) * 3
     assert row.launches * LAUNCH_US >= 2000.0
-    sizing = ["replay", "wait", "capture", "replay", "wait", "destroy"]
-    assert host.events[:8] == ["load one", "check", *sizing]
-    rounds = host.events[8:]
-    assert rounds[:3] == ["reference", "capture", "replay"], "captured while the reference's first replay runs"
-    assert sorted(rounds[3:7]) == ["reference", "reference", "replay", "replay"] and rounds[6] == "replay"
-    assert rounds[7:] == ["load two", "wait", "wait", "wait"], "all is under way before one is waited for"
+    assert host.events[:4] == ["load one", "check", "glimpse", "wait"], "the check is waited for with the first launch"
+    assert host.events[4:6] == ["capture", "replay"], "a short graph for the size"
+    rounds = host.events[6:]
+    assert rounds[:4] == ["reference", "wait", "capture", "replay"], "sized and captured while the reference replays"
+    assert sorted(rounds[4:8]) == ["reference", "reference", "replay", "replay"] and rounds[7] == "replay"
+    assert rounds[8:] == ["maps two", "load two", "wait", "wait", "wait"], "all is under way before one is waited for"
     host.events.clear()
     session.measure(candidate("two"), SETTINGS, True, candidate("unloadable"))
-    assert host.events[-5:] == ["destroy", "load unloadable", "wait", "wait", "wait"], "the graph of the step before"
+    ahead = ["destroy", "destroy", "maps unloadable", "load unloadable"]
+    assert host.events[-7:] == [*ahead, "wait", "wait", "wait"], "the graphs of the step before"
+
+
+class Encoder:
+    """Notes which tensor maps are asked for."""
+
+    def __init__(self):
+        self.asked = set()
+
+    def maps(self, spec, addresses):
+        self.asked.add((spec, int(addresses[0]), len(addresses)))
+        return np.zeros((len(addresses), MAP_WORDS), np.uint64)
+
+
+@pytest.mark.parametrize("config", [CONFIG, dataclasses.replace(CONFIG, epilogue="tma"), SMALL], ids=lambda it: it.name)
+def test_the_maps_that_are_encoded_ahead_are_those_that_binding_asks_for(config):
+    context = object.__new__(ProblemContext)
+    context.problem, context._sm_count = PROBLEM, 132
+    context.sets, context.checks = BufferSets(PROBLEM, 4, "cpu"), Checks(PROBLEM, "cpu", 1)
+    context._maps, context._check_maps = Encoder(), Encoder()
+    context.encode_ahead(candidate("one").built, config)
+    for sets, ahead in ((context.sets, context._maps), (context.checks.sets, context._check_maps)):
+        asked = Encoder()
+        ParamSets(plan_launch(config, PROBLEM, 132), sets.a_pointers, sets.b_pointers, sets.c_pointers, asked.maps)
+        assert ahead.asked == asked.asked and asked.asked
 
 
 def test_a_shape_that_heats_the_chip_is_timed_under_load(session, host, monkeypatch):
@@ -150,10 +185,10 @@ def test_a_shape_that_heats_the_chip_is_timed_under_load(session, host, monkeypa
     row = session.measure(candidate("one"), settings, True)
     assert row.status is Status.CORRECT and row.detail == "after 1 s under load"
     assert len(row.times_us) == len(row.ref_times_us) == 3, "what runs before is not timed"
-    rounds = host.events[8:]
+    rounds = host.events[6:]
     assert rounds.count("reference") == rounds.count("replay") == 3 + 3, "three turns before one second is over"
     waits = [place for place, event in enumerate(rounds) if event == "wait"]
-    assert len(waits) == 2 + 3 and waits[2] - waits[1] == 2 * 3 + 1, "the last turn runs on into the timed ones"
+    assert len(waits) == 1 + 2 + 3 and waits[3] - waits[2] == 2 * 3 + 1, "the last turn runs on into the timed ones"
     monkeypatch.setattr(floor, "floor_us", lambda m, n, k: floor.HEATING_FLOOR_US)
     assert session.measure(candidate("one"), settings, True).detail == ""
 
@@ -177,4 +212,4 @@ def test_a_time_that_cannot_be_is_set_aside_and_a_wrong_kernel_never_timed(sessi
     host.events.clear()
     row = session.measure(candidate("one"), SETTINGS, True)
     assert row.status is Status.CORRECTNESS and row.reason.startswith("0/1 data")
-    assert host.events == ["load one", "check"]
+    assert host.events == ["load one", "check", "glimpse", "wait"]

@@ -20,7 +20,7 @@ import torch
 from cudal2.bench.context import ProblemContext
 from cudal2.bench.correctness import Aftermath, CheckResult
 from cudal2.bench.device import Clocks, DeviceInfo, describe
-from cudal2.bench.timing import TimedGraph, interleave, keep_busy, sized_launches, soak_s, too_fast
+from cudal2.bench.timing import LateGraph, Timed, interleave, keep_busy, soak_s, too_fast
 from cudal2.build.artifact import BuiltKernel
 from cudal2.errors import EnvironmentProblemError
 from cudal2.launch.driver import LaunchError, context_fault, ensure_context
@@ -34,6 +34,9 @@ from cudal2.space.config import KernelConfig
 _CONTEXT_SHARE = 0.4
 #: As many as a bank of kernels for all shapes holds.
 _KERNELS_KEPT = 512
+#: Times its floor that a launch takes at least, and what its first one may take besides, for the short graph's length.
+_LIKELY_FLOORS = 1.5
+_SUBMISSION_US = 10.0
 #: The oldest clocks that a search step may carry; clocks, power and temperature change more slowly.
 _CLOCKS_AGE_S = 0.2
 
@@ -111,7 +114,7 @@ class GpuSession:
         self.clocks = Clocks(device_index)
         self._contexts: OrderedDict[tuple[Problem, BenchSettings, float], ProblemContext] = OrderedDict()
         self._kernels: OrderedDict[str, LoadedKernel] = OrderedDict()
-        self._spent: list[TimedGraph] = []
+        self._spent: list[LateGraph] = []
 
     def fault(self) -> str | None:
         """The CUDA error that made the context useless, if any."""
@@ -163,17 +166,19 @@ class GpuSession:
         started = time.perf_counter()
         context = self.context(candidate.problem, settings)
         kernel = self.kernel(candidate.built, candidate.config)
-        checked = context.check(kernel, candidate.config, candidate.pdl)
+        checking = context.begin_check(kernel, candidate.config, candidate.pdl)
+        contestant = context.candidate(kernel, candidate.config, candidate.pdl)
+        glimpse = context.stopwatch.glimpse(contestant)
+        likely_us = max(glimpse() - _SUBMISSION_US, _LIKELY_FLOORS * context.floor_us)
+        checked = checking()
         if checked.stray:
             self._forget(context)  # it may have written anywhere: the answers are no longer to be trusted
         if not checked.ok:
             return candidate.row(
                 Status.CORRECTNESS, checked.reason, max_error=checked.max_error, bench_s=time.perf_counter() - started
             )
-        contestant = context.candidate(kernel, candidate.config, candidate.pdl)
         # The check has run the kernel, and the middle one of the replays counts: no run of the graph is given away.
-        launches, repeats = sized_launches(context.stopwatch, contestant, settings.replay_ms)
-        graph = TimedGraph(context.stopwatch, contestant, launches, repeats)
+        graph = LateGraph(context.stopwatch, contestant, settings.replay_ms, likely_us)
         try:
             times, after = self._replay(context, graph, candidate, reference, upcoming)
         finally:
@@ -185,7 +190,7 @@ class GpuSession:
             reason,
             times_us=times[0] if good else (),
             ref_times_us=times[1] if good and reference else (),
-            launches=graph.launches,
+            launches=graph.timed.launches,
             max_error=checked.max_error,
             bench_s=time.perf_counter() - started,
             detail=f"after {load_s:g} s under load" if (load_s := soak_s(candidate.problem, settings)) else "",
@@ -195,7 +200,7 @@ class GpuSession:
     def _replay(
         self,
         context: ProblemContext,
-        graph: TimedGraph,
+        graph: LateGraph,
         candidate: Candidate,
         reference: bool,
         upcoming: Candidate | None,
@@ -203,25 +208,30 @@ class GpuSession:
         """Microseconds per launch of the candidate and of the reference if wanted; what the candidate's last left."""
         settings = context.settings
         rng = random.Random(f"{settings.seed} {candidate.problem} {candidate.config.name}")
-        used = graph.sets_used
-        aftermath = Aftermath(context.sets, used, rng.randrange(used), rng.randrange(2**31))
+        looked: list[Aftermath] = []
 
         def meanwhile() -> None:
-            aftermath.look()
+            used = graph.timed.sets_used
+            looked.append(Aftermath(context.sets, used, rng.randrange(used), rng.randrange(2**31)))
+            looked[0].look()
             self.clocks.recent(_CLOCKS_AGE_S)
-            self._look_ahead(upcoming)
+            self._look_ahead(context, upcoming)
 
-        timed = [graph, *([context.reference().graph] if reference else [])]
+        timed: list[Timed] = [graph, *([context.reference().graph] if reference else [])]
         keep_busy(timed, soak_s(candidate.problem, settings))
         times = interleave(timed, settings.replays, rng, first=len(timed) - 1, last=0, meanwhile=meanwhile)
-        return times, aftermath.result()
+        return times, looked[0].result()
 
-    def _look_ahead(self, upcoming: Candidate | None) -> None:
-        """What the next step would wait for: earlier graphs are given back, its cubin is loaded."""
+    def _look_ahead(self, context: ProblemContext, upcoming: Candidate | None) -> None:
+        """What the next step would wait for: earlier graphs are given back, its maps are encoded, its cubin is loaded.
+
+        Loading comes last: it waits for all that the device has to do.
+        """
         while self._spent:
             self._spent.pop().close()
         if upcoming is not None:
             with contextlib.suppress(LaunchError, OSError):  # it says why when it is its turn
+                context.encode_ahead(upcoming.built, upcoming.config)
                 self.kernel(upcoming.built, upcoming.config)
 
     def _new_context(self, problem: Problem, settings: BenchSettings, replay_ms: float) -> ProblemContext:

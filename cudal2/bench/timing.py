@@ -104,6 +104,9 @@ class Stopwatch:
         passes = FLUSH_PASSES if self._stream.query() else 1
         self.sets.poison()
         self.flush(passes)
+        return self._between_events(enqueue)
+
+    def _between_events(self, enqueue: Callable[[], None]) -> Finish:
         start, end = _event(), _event()
         start.record(self._stream)
         enqueue()
@@ -122,6 +125,11 @@ class Stopwatch:
     def probe_us(self, contestant: Contestant) -> float:
         """Time of one launch from Python, with what events and submission add to a short one."""
         return self.time_ms(lambda: contestant.launch(0, self.stream)) * 1e3
+
+    def glimpse(self, contestant: Contestant) -> Finish:
+        """One launch behind whatever is under way, for a first idea of its microseconds: too many, for a short one."""
+        finish = self._between_events(lambda: contestant.launch(0, self.stream))
+        return lambda: finish() * 1e3
 
     def graph(self, contestant: Contestant, launches: int, repeats: int = 1, warm: bool = True) -> TimedGraph:
         """Captures ``launches`` launches that rotate over the sets.
@@ -217,6 +225,44 @@ class TimedGraph:
             self._graph.destroy()
 
 
+class LateGraph:
+    """A graph whose size a short one tells that is under way already: captured when it is first begun.
+
+    Args:
+        stopwatch: Times on the buffers the contestant was made for.
+        contestant: What is launched; it must have been before.
+        replay_ms: Device time of one replay, at least.
+        likely_us: About what a launch takes.
+    """
+
+    def __init__(self, stopwatch: Stopwatch, contestant: Contestant, replay_ms: float, likely_us: float) -> None:
+        """Begins the short graph."""
+        self._stopwatch = stopwatch
+        self._contestant = contestant
+        self._replay_ms = replay_ms
+        self._timed: TimedGraph | None = None
+        self._sizing = sizing_graph(stopwatch, contestant, likely_us)
+        self._finish = self._sizing.begin()
+
+    @property
+    def timed(self) -> TimedGraph:
+        """The graph itself; waits for the short one."""
+        if self._timed is None:
+            size = replay_launches(self._finish(), self._replay_ms, self._stopwatch.sets.count)
+            self._timed = TimedGraph(self._stopwatch, self._contestant, *size)
+        return self._timed
+
+    def begin(self) -> Finish:
+        """Enqueues one timed replay and does not wait, but for its size the first time."""
+        return self.timed.begin()
+
+    def close(self) -> None:
+        """Gives both graphs back; no replay may be under way."""
+        self._sizing.close()
+        if self._timed is not None:
+            self._timed.close()
+
+
 @functools.lru_cache(maxsize=1)
 def _flush_buffer(size: int, device: torch.device) -> torch.Tensor:
     return torch.zeros(max(1, size // 4), dtype=torch.float32, device=device)
@@ -242,21 +288,23 @@ class GraphMaker(Protocol):
 
 def sized_graph(stopwatch: GraphMaker, contestant: Contestant, replay_ms: float) -> TimedGraph:
     """A graph whose replay lasts at least ``replay_ms``, run once untimed."""
-    return stopwatch.graph(contestant, *sized_launches(stopwatch, contestant, replay_ms))
-
-
-def sized_launches(stopwatch: GraphMaker, contestant: Contestant, replay_ms: float) -> tuple[int, int]:
-    """Launches to capture and how often to run them, for a replay of at least ``replay_ms``.
-
-    A short graph tells the time first: launched by itself, a small kernel looks several times as slow.
-    """
-    sizing = stopwatch.graph(contestant, launches_for(stopwatch.probe_us(contestant), _SIZING_MS), warm=False)
+    sizing = sizing_graph(stopwatch, contestant, stopwatch.probe_us(contestant))
     try:
         time_us = sizing.time_us()
     finally:
         sizing.close()
+    return stopwatch.graph(contestant, *replay_launches(time_us, replay_ms, stopwatch.sets.count))
+
+
+def sizing_graph(stopwatch: GraphMaker, contestant: Contestant, likely_us: float) -> TimedGraph:
+    """A short graph, which tells a launch's time: by itself, a small kernel looks several times as slow."""
+    return stopwatch.graph(contestant, launches_for(likely_us, _SIZING_MS), warm=False)
+
+
+def replay_launches(time_us: float, replay_ms: float, sets: int) -> tuple[int, int]:
+    """Launches to capture and how often to run them, for a replay of at least ``replay_ms`` over so many sets."""
     launches = launches_for(time_us, _SIZING_MARGIN * replay_ms)
-    return split_launches(launches, launches_for(time_us, _GRAPH_MS), stopwatch.sets.count)
+    return split_launches(launches, launches_for(time_us, _GRAPH_MS), sets)
 
 
 def split_launches(launches: int, enough: int, sets: int) -> tuple[int, int]:
