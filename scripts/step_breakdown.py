@@ -289,7 +289,7 @@ def wrap_child(session: Any) -> None:
     import torch
     from cuda.bindings import driver as cuda
 
-    from cudal2.bench import jobs, timing
+    from cudal2.bench import jobs, sizing, timing
     from cudal2.bench.candidate import KernelContestant
     from cudal2.bench.context import ProblemContext
     from cudal2.bench.correctness import Aftermath, Checks
@@ -304,7 +304,7 @@ def wrap_child(session: Any) -> None:
         (Checks, "_at_a_glance", "check: compare"),
         (Checks, "_result", "check: wait"),
         (ProblemContext, "encode_ahead", "look ahead: maps"),
-        (timing.LateGraph, "__init__", "size: enqueue"),
+        (sizing.LateGraph, "__init__", "size: enqueue"),
         (timing.Stopwatch, "glimpse", "glimpse"),
         (KernelContestant, "__init__", "bind: structs, maps"),
         (timing.Stopwatch, "probe_us", "probe"),

@@ -49,7 +49,7 @@ class CpuArena:
     def check(self, entrant):
         return self.checks.run(self.bound(entrant, self.checks.sets), 0)
 
-    def prepare(self, entrant):
+    def prepare(self, entrant, time_us=None):
         if entrant.call.refuses:
             raise Refused("capture: status 15\nsecond line")
         self.open += 1
@@ -134,8 +134,8 @@ def by_label(rows, entrants):
 @pytest.mark.parametrize("warmup_s", [0.0, 1e-6])
 def test_a_row_has_the_launches_of_replays_that_warming_up_made_longer(warmup_s):
     class Lengthening(CpuArena):
-        def prepare(self, entrant):
-            prepared = super().prepare(entrant)
+        def prepare(self, entrant, time_us=None):
+            prepared = super().prepare(entrant, time_us)
             prepared.warm_up = lambda: setattr(prepared, "launches", 7)
             return prepared
 

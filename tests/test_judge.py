@@ -26,7 +26,8 @@ from cudal2.bench.inputs import BufferSets
 from cudal2.bench.judge import arena as arena_module
 from cudal2.bench.judge import final
 from cudal2.bench.judge import judge as judge_module
-from cudal2.bench.judge.judge import SELECTION_DETAIL, FinalRequest, figure, judge, select
+from cudal2.bench.judge.arena import call_entrants
+from cudal2.bench.judge.judge import SELECTION_DETAIL, FinalRequest, figure, judge, ready, select
 from cudal2.bench.rounds import RoundLimits
 from cudal2.bench.worker import Worker
 from cudal2.build.artifact import BuiltKernel
@@ -171,7 +172,7 @@ def session_for(problem, compute=None, load=lambda built, config: None):
     clocks = host_clocks(1980)
     return types.SimpleNamespace(
         context=lambda problem, settings, replay_ms: context,
-        the_context=context, clocks=clocks, kernel=load, device="cpu",
+        the_context=context, clocks=clocks, kernel=load, device="cpu", kept={}, fault=lambda: None,
     )  # fmt: skip
 
 
@@ -302,7 +303,7 @@ def test_a_lost_context_ends_the_final_and_names_who_lost_it(monkeypatch):
     problem = Problem(16, 24, 64)
     with pytest.raises(WorkerError, match=r"128x128x64.* broke the CUDA context: CUDA_ERROR_ILLEGAL_ADDRESS"):
         judged(session_for(problem, crash), FinalRequest(problem, ((CONFIG, BUILT),), SETTINGS))
-    assert HostLibraries.closed == 2
+    assert HostLibraries.closed == 1
 
 
 def test_processes_share_the_seconds_and_draw_orders_of_their_own():
@@ -358,6 +359,7 @@ class ProcessSession:
     device = "cpu"
 
     def __init__(self, device_index):
+        self.kept = {}
         judge_module.VendorLibraries = HostLibraries
         arena_module.library_errors = lambda: (NotSupportedError, LaunchError)
         arena_module.context_fault = lambda: None
@@ -384,13 +386,13 @@ def test_selection_and_every_figure_have_a_process_of_their_own_and_a_death_cost
     selected = []
     with Worker(0, session=ProcessSession) as worker:
         judgements = {
-            one.request.problem.k: one for one in judge(worker, requests_for(64, 96, 128, 160), selected.append)
+            one.request.problem.k: one for one in judge(worker, requests_for(64, 160, 96, 128), selected.append)
         }
         assert worker.pid is None, "its memory is given back before a figure is measured"
     assert {k: bool(one.failure) for k, one in judgements.items()} == {64: False, 96: True, 128: True, 160: False}
     assert "SIGKILL" in judgements[96].failure and "SIGKILL" in judgements[128].failure
-    assert [rows[0].problem.k for rows in selected] == [64, 128, 160]
-    assert judgements[128].selection == selected[1] and judgements[128].rows == ()
+    assert [rows[0].problem.k for rows in selected] == [64, 160, 128]
+    assert judgements[128].selection == selected[2] and judgements[128].rows == ()
     for k in (64, 160):
         row = next(row for row in judgements[k].rows if row.config)
         assert row.config == CONFIG and row.process_rounds == (3, 3)
@@ -399,6 +401,72 @@ def test_selection_and_every_figure_have_a_process_of_their_own_and_a_death_cost
         assert len({*clocks, chosen_in}) == 3, "selection and two figures, each in another process"
     first, last = (next(row.detail for row in judgements[k].rows if row.config) for k in (64, 160))
     assert first.split("MHz")[1] == last.split("MHz")[1], "one process serves every shape of a batch"
+
+
+def test_what_is_ready_is_timed_as_it_is_and_what_is_not_gets_ready_then():
+    problem = Problem(16, 24, 64)
+    session = session_for(problem)
+    request = FinalRequest(problem, ((CONFIG, BUILT), (OTHER, BUILT)), SETTINGS, (False, True))
+    selection = select(session, request)
+    context = session.the_context
+    assert selection.times_us["cublas_tn"] == 3.0 and selection.times_us["torch"] == 5.0
+    labels = {entrant.label for entrant in (*selection.ours, *call_entrants(selection.optional))}
+    assert labels < set(selection.times_us) and context.stopwatch.open == 0
+    probes, context.stopwatch.probe_us = context.stopwatch.probe_us, None  # nobody is timed to be sized
+    closed = HostLibraries.closed
+    ready(session, request, selection)
+    captured = context.stopwatch.open
+    assert captured == len(labels) + 7 and HostLibraries.closed == closed
+    held = figure(session, request, selection, request.process_limits(0))
+    assert context.stopwatch.open == 0 and HostLibraries.closed == closed + 1 and not session.kept
+    assert set(held.times) < set(selection.times_us)
+    context.stopwatch.probe_us = probes
+    again = figure(session, request, selection, request.process_limits(0))
+    assert again.launches == held.launches and again.times.keys() == held.times.keys()
+    for _ in range(2):  # the one before was never timed
+        ready(session, request, selection)
+    assert context.stopwatch.open == captured
+    session.fault = lambda: "CUDA_ERROR_UNKNOWN"
+    with pytest.raises(WorkerError, match="context is lost"):
+        ready(session, request, selection)
+
+
+def test_processes_get_ready_together_and_time_in_turn_but_for_what_heats_or_brings_a_process(monkeypatch):
+    seen = []
+
+    class Process:
+        def __init__(self, name):
+            self.name = name
+
+        def call(self, job, request, selection, limits, deadline_s):
+            seen.append((job.__name__, self.name, request.problem.k))
+            return self.name
+
+        def close(self):
+            seen.append(("close", self.name))
+
+    def call_together(job, arguments, deadline_s):
+        names = "".join(process.name for process in arguments)
+        seen.append((job.__name__, names, next(iter(arguments.values()))[0].problem.k))
+        if "not at once" in seen:
+            raise WorkerError("no")
+
+    monkeypatch.setattr(judge_module, "call_together", call_together)
+    monkeypatch.setattr(final, "rows", lambda problem, contests: contests)
+    fresh = [Process("a"), Process("b")]
+    (small,) = requests_for(64)
+    selection = judge_module.Selection((), (), ())
+    judgement = judge_module._judged_together(fresh, small, selection)
+    assert seen == [("ready", "ab", 64), ("figure", "a", 64), ("figure", "b", 64)] and judgement.rows == ("a", "b")
+    seen[:] = ["not at once"]
+    assert judge_module._judged_together(fresh, small, selection).rows == ("a", "b"), "each says itself what is wrong"
+    large = FinalRequest(Problem(8192, 8192, 8192), (), SETTINGS)
+    assert small.ready_together and not large.ready_together
+    assert not dataclasses.replace(small, foreign=object()).ready_together
+    seen.clear()
+    (judgement,) = judge_module._judged_in_turn(fresh, {large: selection})
+    assert seen == [("figure", "a", 8192), ("close", "a"), ("figure", "b", 8192), ("close", "b")]
+    assert judgement.rows == ("a", "b")
 
 
 def test_every_small_shape_is_brought_up_in_every_process_at_once_a_large_one_in_its_turn(monkeypatch):

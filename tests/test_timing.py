@@ -11,7 +11,8 @@ import pytest
 import torch
 
 from cudal2.bench import timing
-from cudal2.bench.timing import interleave, keep_busy, launches_for, sized_graph, too_fast
+from cudal2.bench.sizing import launches_for, sized_graph
+from cudal2.bench.timing import interleave, keep_busy, too_fast
 from cudal2.floor import physical_us
 from cudal2.problem import Problem
 

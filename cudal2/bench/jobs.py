@@ -20,7 +20,8 @@ import torch
 from cudal2.bench.context import ProblemContext
 from cudal2.bench.correctness import Aftermath, CheckResult
 from cudal2.bench.device import Clocks, DeviceInfo, describe
-from cudal2.bench.timing import LateGraph, Timed, interleave, keep_busy, soak_s, too_fast
+from cudal2.bench.sizing import LateGraph
+from cudal2.bench.timing import Timed, interleave, keep_busy, soak_s, too_fast
 from cudal2.build.artifact import BuiltKernel
 from cudal2.errors import EnvironmentProblemError
 from cudal2.launch.driver import LaunchError, context_fault, ensure_context
@@ -115,6 +116,8 @@ class GpuSession:
         self._contexts: OrderedDict[tuple[Problem, BenchSettings, float], ProblemContext] = OrderedDict()
         self._kernels: OrderedDict[str, LoadedKernel] = OrderedDict()
         self._spent: list[LateGraph] = []
+        #: What a job leaves for a later one.
+        self.kept: dict[Any, Any] = {}
 
     def fault(self) -> str | None:
         """The CUDA error that made the context useless, if any."""

@@ -18,7 +18,8 @@ from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
 from cudal2.bench.baselines.baseline import Baseline, BothLayouts, LibraryCall
-from cudal2.bench.timing import Stopwatch, interleave, keep_busy, launches_for
+from cudal2.bench.sizing import launches_for
+from cudal2.bench.timing import Stopwatch, interleave, keep_busy
 from cudal2.errors import WorkerError
 from cudal2.problem import Layout
 

@@ -9,7 +9,8 @@ from cudal2.bench.baselines.autotune import AutoTuner, Exploration
 from cudal2.bench.baselines.baseline import LAYOUTS, Baseline, BothLayouts, LibraryCall, NotSupportedError
 from cudal2.bench.baselines.libraries import VendorLibraries, library_errors
 from cudal2.bench.correctness import Checks
-from cudal2.bench.timing import Stopwatch, interleave, keep_busy, sized_graph, soak_s
+from cudal2.bench.sizing import sized_graph
+from cudal2.bench.timing import Stopwatch, interleave, keep_busy, soak_s
 from cudal2.errors import EnvironmentProblemError
 from cudal2.launch.driver import context_fault
 from cudal2.problem import Problem

@@ -19,7 +19,7 @@ from cudal2.bench.correctness import CheckResult, Checks, check_sample
 from cudal2.bench.foreign.memory import Platform, arena_of
 from cudal2.bench.foreign.process import ForeignError, ForeignProcess, quoted
 from cudal2.bench.inputs import BufferSets
-from cudal2.bench.timing import launches_for, split_launches
+from cudal2.bench.sizing import launches_for, split_launches
 from cudal2.build.foreign import ForeignKernel
 from cudal2.closing import Closing
 from cudal2.problem import Problem

@@ -24,7 +24,8 @@ from cudal2.bench.correctness import Aftermath, CheckResult
 from cudal2.bench.device import Clocks
 from cudal2.bench.foreign.process import ForeignError
 from cudal2.bench.judge.final import Entrant, Prepared, Visitor
-from cudal2.bench.timing import Contestant, TimedGraph, sized_graph, soak_s, too_fast
+from cudal2.bench.sizing import sized_graph, sizing_us
+from cudal2.bench.timing import Contestant, TimedGraph, soak_s, too_fast
 from cudal2.build.artifact import BuiltKernel
 from cudal2.errors import WorkerError
 from cudal2.launch.driver import context_fault
@@ -80,15 +81,20 @@ class DeviceArena:
         """Runs a library call on the check data."""
         return self.context.checks.run(call.on(self._check_buffers), self.context.stopwatch.stream)
 
-    def prepare(self, entrant: Entrant) -> Prepared:
-        """Captures launches that run for the replay time."""
+    def prepare(self, entrant: Entrant, time_us: float | None = None) -> Prepared:
+        """Captures launches that run for the replay time, timed for that first unless ``time_us`` is known."""
         with refusals(entrant.label):
             if isinstance(entrant.call, Visitor):
                 return entrant.call.prepare(self.replay_ms)
             contestant = self._bind(entrant)
             context = self.context
-            graph = sized_graph(context.stopwatch, contestant, self.replay_ms)
+            graph = sized_graph(context.stopwatch, contestant, self.replay_ms, time_us)
             return DevicePrepared(graph, context, self.replay_ms)
+
+    def time_us(self, entrant: Entrant) -> float:
+        """Microseconds per launch of a short graph: enough to size others by."""
+        with refusals(entrant.label):
+            return sizing_us(self.context.stopwatch, self._bind(entrant))
 
     def too_fast(self, time_us: float) -> str:
         """Why a time cannot be believed; empty if it can."""

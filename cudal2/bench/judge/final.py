@@ -104,8 +104,8 @@ class Arena(Protocol):
     def check(self, entrant: Entrant) -> CheckResult:
         """Runs it on the check data."""
 
-    def prepare(self, entrant: Entrant) -> Prepared:
-        """Captures launches of at least the settings' replay time."""
+    def prepare(self, entrant: Entrant, time_us: float | None = None) -> Prepared:
+        """Captures launches of at least the settings' replay time; ``time_us`` is one's, where that is known."""
 
     def too_fast(self, time_us: float) -> str:
         """Why a time cannot be believed; empty if it can."""
@@ -152,6 +152,24 @@ class Contest:
         return " ".join(rows)
 
 
+@dataclass
+class Entered:
+    """Entrants that are checked and captured, ready for their rounds.
+
+    Attributes:
+        held: What was seen so far.
+        prepared: Everyone who is right, by label.
+    """
+
+    held: Contest
+    prepared: dict[str, Prepared] = field(default_factory=dict)
+
+    def close(self) -> None:
+        """Gives the launches back."""
+        while self.prepared:
+            self.prepared.popitem()[1].close()
+
+
 def contest(entrants: Sequence[Entrant], arena: Arena, limits: RoundLimits) -> Contest:
     """Checks and times the entrants in this process.
 
@@ -160,14 +178,42 @@ def contest(entrants: Sequence[Entrant], arena: Arena, limits: RoundLimits) -> C
         arena: Where.
         limits: How long, and the seed of the orders.
     """
+    return hold(enter(entrants, arena), arena, limits)
+
+
+def enter(entrants: Sequence[Entrant], arena: Arena, known_us: Mapping[str, float] | None = None) -> Entered:
+    """Checks the entrants and captures their launches; nobody who has a known time is timed.
+
+    Args:
+        entrants: Everyone, with unique labels.
+        arena: Where.
+        known_us: Microseconds per launch by label, for the lengths of replays.
+    """
     started = time.monotonic()
-    held = Contest(tuple(dataclasses.replace(entrant, call=None) for entrant in entrants))
-    prepared: dict[str, Prepared] = {}
+    entered = Entered(Contest(tuple(dataclasses.replace(entrant, call=None) for entrant in entrants)))
     try:
         for entrant in entrants:
-            admitted = _admit(entrant, arena, held)
+            admitted = _admit(entrant, arena, entered.held, (known_us or {}).get(entrant.label))
             if admitted is not None:
-                prepared[entrant.label] = admitted
+                entered.prepared[entrant.label] = admitted
+    except BaseException:
+        entered.close()
+        raise
+    entered.held.seconds = time.monotonic() - started
+    return entered
+
+
+def hold(entered: Entered, arena: Arena, limits: RoundLimits) -> Contest:
+    """Times who entered, looks at what they wrote, and gives their launches back.
+
+    Args:
+        entered: From :func:`enter`, on the same arena.
+        arena: Where.
+        limits: How long, and the seed of the orders.
+    """
+    started = time.monotonic()
+    held, prepared = entered.held, entered.prepared
+    try:
         if prepared:
             timed = {label: launches.time_us for label, launches in prepared.items()}
             warmup = {label: functools.partial(_warm_up, one, limits.warmup_s > 0) for label, one in prepared.items()}
@@ -176,9 +222,8 @@ def contest(entrants: Sequence[Entrant], arena: Arena, limits: RoundLimits) -> C
             _inspect(label, launches, arena, held)
         held.launches = {label: count * limits.parts for label, count in held.launches.items()}
     finally:
-        for launches in prepared.values():
-            launches.close()
-    held.seconds = time.monotonic() - started
+        entered.close()
+    held.seconds += time.monotonic() - started
     held.utc = datetime.now(timezone.utc).isoformat(timespec="milliseconds")
     return held
 
@@ -206,7 +251,7 @@ def rows(problem: Problem, contests: Sequence[Contest]) -> list[Measurement]:
     ]
 
 
-def _admit(entrant: Entrant, arena: Arena, held: Contest) -> Prepared | None:
+def _admit(entrant: Entrant, arena: Arena, held: Contest, known_us: float | None) -> Prepared | None:
     """Checks, then captures; no time is ever taken of a wrong result."""
     try:
         checked = arena.check(entrant)
@@ -214,7 +259,7 @@ def _admit(entrant: Entrant, arena: Arena, held: Contest) -> Prepared | None:
         if not checked.ok:
             held.failures[entrant.label] = Failure(Status.CORRECTNESS, checked.reason)
             return None
-        prepared = arena.prepare(entrant)
+        prepared = arena.prepare(entrant, known_us)
     except arena.errors as error:
         held.failures[entrant.label] = _failed(error, Status.LAUNCH)
         return None

@@ -11,8 +11,8 @@ import contextlib
 import dataclasses
 import logging
 import statistics
-from collections.abc import Callable, Generator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from cudal2.bench.baselines import contestants
@@ -20,7 +20,7 @@ from cudal2.bench.baselines.baseline import Baseline, SavedCall
 from cudal2.bench.baselines.libraries import VendorLibraries
 from cudal2.bench.judge import final
 from cudal2.bench.judge.arena import DeviceArena, baseline_entrants, call_entrants, our_entrants, restored, tune, tuner
-from cudal2.bench.judge.final import Contest, Entrant, contest
+from cudal2.bench.judge.final import Contest, Entered, Entrant, contest, enter, hold
 from cudal2.bench.judge.foreign import foreign_entrants
 from cudal2.bench.rounds import RoundLimits
 from cudal2.bench.timing import soak_s
@@ -78,6 +78,11 @@ class FinalRequest:
         return heats(self.problem.m, self.problem.n, self.problem.k)
 
     @property
+    def ready_together(self) -> bool:
+        """Whether its processes may all hold its buffers and captures while one of them times."""
+        return not self.heats and self.foreign is None
+
+    @property
     def soak_s(self) -> float:
         """Seconds of untimed rounds in each process before those that count."""
         floor = floor_us(self.problem.m, self.problem.n, self.problem.k)
@@ -126,12 +131,14 @@ class Selection:
         tuned: cuBLASLt's best algorithm of each layout.
         rows: Every candidate of ours in the selection's rounds, failures included; empty if there was no choice.
         optional: What the optional contestants enter.
+        times_us: Microseconds per launch by label, which size the replays of the figure.
     """
 
     ours: tuple[Entrant, ...]
     tuned: tuple[SavedCall, ...]
     rows: tuple[Measurement, ...]
     optional: tuple[Baseline, ...] = ()
+    times_us: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -171,18 +178,41 @@ def select(session: Any, request: FinalRequest) -> Selection:
         optional = tuple(contestants.choose(request.optional, tuner(arena), arena.buffers))
         tuned = tuple(tune(arena, libraries))
         if len(request.candidates) <= settings.finalists:
-            return Selection(tuple(ours), tuned, (), optional)
+            chosen = Selection(tuple(ours), tuned, (), optional)
+            return dataclasses.replace(chosen, times_us=_times_us(arena, _entrants(request, libraries, chosen), None))
         entrants = [*ours, *call_entrants(restored(libraries, tuned))]
         load_s = soak_s(request.problem, settings)
         held = contest(entrants, arena, RoundLimits(settings.selection_rounds, warmup_s=load_s, seed=settings.seed))
-    rows = [
+        chosen = Selection(choose(held, settings.finalists), tuned, _selection_rows(request, held), optional)
+        return dataclasses.replace(chosen, times_us=_times_us(arena, _entrants(request, libraries, chosen), held))
+
+
+def _selection_rows(request: FinalRequest, held: Contest) -> tuple[Measurement, ...]:
+    return tuple(
         dataclasses.replace(
             row, process_rounds=(), detail="; ".join(part for part in (SELECTION_DETAIL, row.detail) if part)
         )
         for row in final.rows(request.problem, [held])
         if row.config is not None
-    ]
-    return Selection(choose(held, settings.finalists), tuned, tuple(rows), optional)
+    )
+
+
+def _entrants(request: FinalRequest, libraries: VendorLibraries, selection: Selection) -> list[Entrant]:
+    """Everyone in a figure who runs in the judge's process."""
+    baselines = baseline_entrants(request.problem, libraries, selection.tuned)
+    return [*selection.ours, *baselines, *call_entrants(selection.optional)]
+
+
+def _times_us(arena: DeviceArena, entrants: Sequence[Entrant], held: Contest | None) -> dict[str, float]:
+    """Of everyone, from the rounds of a selection or by a short graph; who cannot be timed will say why in a figure."""
+    seen = held.times if held is not None else {}
+    found = {label: statistics.median(times) for label, times in seen.items() if times}
+    for entrant in entrants:
+        if entrant.label not in found:
+            with contextlib.suppress(*arena.errors):
+                if entrant.config is None or arena.check(entrant).ok:  # the libraries' came up with the process
+                    found[entrant.label] = arena.time_us(entrant)
+    return found
 
 
 def choose(held: Contest, count: int) -> tuple[Entrant, ...]:
@@ -196,14 +226,37 @@ def choose(held: Contest, count: int) -> tuple[Entrant, ...]:
     return tuple(chosen)
 
 
+def ready(session: Any, request: FinalRequest, selection: Selection) -> None:
+    """Job: checks and captures what :func:`figure` will time in this process."""
+    while session.kept:  # of a shape that failed elsewhere
+        _, entered, held_open = session.kept.popitem()[1]
+        with held_open:
+            entered.close()
+    session.kept[request] = _ready(session, request, selection)
+    fault = session.fault()  # waits for the device, which must stand still when another process times
+    if fault is not None:
+        raise WorkerError(f"the CUDA context is lost: {fault}")
+
+
 def figure(session: Any, request: FinalRequest, selection: Selection, limits: RoundLimits) -> Contest:
     """Job: the selected and every baseline in the rounds of one process."""
+    arena, entered, held_open = session.kept.pop(request, None) or _ready(session, request, selection)
+    with held_open:
+        return hold(entered, arena, limits)
+
+
+def _ready(
+    session: Any, request: FinalRequest, selection: Selection
+) -> tuple[DeviceArena, Entered, contextlib.ExitStack]:
+    """A figure's arena, who entered, and what must stay open while they are timed."""
     settings, problem = request.settings, request.problem
     arena = _arena(session, request, request.figure_replay_ms)
-    visitors = foreign_entrants(session, request.foreign, problem, settings, arena.context.sets.count)
-    with _libraries(session, request) as libraries, visitors as foreign:
-        baselines = baseline_entrants(problem, libraries, selection.tuned)
-        return contest([*selection.ours, *baselines, *call_entrants(selection.optional), *foreign], arena, limits)
+    with contextlib.ExitStack() as stack:
+        visitors = foreign_entrants(session, request.foreign, problem, settings, arena.context.sets.count)
+        libraries = stack.enter_context(_libraries(session, request))
+        foreign = stack.enter_context(visitors)
+        entrants = [*_entrants(request, libraries, selection), *foreign]
+        return arena, enter(entrants, arena, selection.times_us), stack.pop_all()
 
 
 def _arena(session: Any, request: FinalRequest, replay_ms: float) -> DeviceArena:
@@ -248,19 +301,42 @@ def judge(
             else:
                 on_selected(selections[request].rows)
         worker.close()
-        contests: dict[FinalRequest, list[Contest]] = {request: [] for request in selections}
-        for number, process in enumerate(fresh):
-            for request, selection in list(selections.items()):
-                try:
-                    contests[request].append(_figure_in(process, request, selection, number))
-                except WorkerError as error:
-                    del selections[request]
-                    yield Judgement(request, selection=selection.rows, failure=str(error))
-                    continue
-                if process is fresh[-1]:
-                    rows = tuple(final.rows(request.problem, contests[request]))
-                    yield Judgement(request, rows, selection.rows)
-            process.close()
+        together = [request for request in selections if request.ready_together]
+        for request in together:
+            yield _judged_together(fresh, request, selections.pop(request))
+        yield from _judged_in_turn(fresh, selections)
+
+
+def _judged_together(fresh: Sequence[Worker], request: FinalRequest, selection: Selection) -> Judgement:
+    """All processes check and capture at the same time, then each has its rounds while the others stand still."""
+    try:
+        call_together(ready, dict.fromkeys(fresh, (request, selection)), request.setup_deadline_s)
+    except WorkerError as error:
+        logger.info("%s: a process was not ready at once: %s", request.problem.mnk, error)
+    try:
+        contests = [_figure_in(process, request, selection, number) for number, process in enumerate(fresh)]
+    except WorkerError as error:
+        return Judgement(request, selection=selection.rows, failure=str(error))
+    return Judgement(request, tuple(final.rows(request.problem, contests)), selection.rows)
+
+
+def _judged_in_turn(fresh: Sequence[Worker], selections: Mapping[FinalRequest, Selection]) -> Iterator[Judgement]:
+    """Every shape in one process, then in the next, so that only one holds their buffers."""
+    contests: dict[FinalRequest, list[Contest]] = {request: [] for request in selections}
+    for number, process in enumerate(fresh):
+        for request, selection in selections.items():
+            if request not in contests:
+                continue
+            try:
+                contests[request].append(_figure_in(process, request, selection, number))
+            except WorkerError as error:
+                del contests[request]
+                yield Judgement(request, selection=selection.rows, failure=str(error))
+                continue
+            if process is fresh[-1]:
+                rows = tuple(final.rows(request.problem, contests[request]))
+                yield Judgement(request, rows, selection.rows)
+        process.close()
 
 
 def run_final(worker: Worker, request: FinalRequest) -> Judgement:
