@@ -281,7 +281,7 @@ def wrap_parent() -> None:
     SPANS.wrap(BuildCache, "lookup")
     SPANS.wrap(Worker, "_prepare", "bring the problem up")
     SPANS.wrap(IsolatedProcess, "_answer", "wait for the measuring process")
-    SPANS.wrap(IsolatedProcess, "call", "send")
+    SPANS.wrap(IsolatedProcess, "post", "send")
 
 
 def wrap_child(session: Any) -> None:

@@ -183,3 +183,25 @@ def test_screening_ends_at_the_first_sign_of_being_too_slow():
     # 25 us is the limit: 26 us shows in the first graph, 40 us + 6 already in the first launch.
     assert counts == {"rank=20": 3, "rank=24": 3, "rank=26": 1, "rank=40": 0, "rank=10": 3}
     assert stopwatch.open == 0
+
+
+def test_where_submission_hides_a_launch_it_is_not_timed_by_itself():
+    probed = []
+
+    class Probing(FakeStopwatch):
+        def probe_us(self, contestant):
+            probed.append(contestant.detail)
+            return super().probe_us(contestant)
+
+    buffers = BothLayouts(BufferSets(Problem(8, 8, 8), 2, "cpu"))
+    tuner = AutoTuner(
+        Probing({f"rank={number}": float(number) for number in (9, 8, 7, 12, 30)}),
+        buffers,
+        (Refused,),
+        lambda call: "",
+        2.0,
+        3,
+    )
+    screened = tuner.screened([named("tn", number) for number in (9, 8, 7, 12, 30)], 3)
+    assert [call.detail for call in screened] == ["rank=7", "rank=8", "rank=9"]
+    assert probed == ["rank=9", "rank=8"], "from 8 us on the limit is no longer above what a submission adds"

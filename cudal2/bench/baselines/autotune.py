@@ -250,11 +250,13 @@ class AutoTuner:
         contestant = call.on(self._buffers)
         # The first launch loads the library's kernel; only the next one tells its time.
         contestant.launch(0, self._stopwatch.stream)
-        probe_us = self._stopwatch.probe_us(contestant)
-        if probe_us > limit_us + _ROUGH_OVERHEAD_US:
-            return None
         # Who keeps up takes about as long as the best; only the first has nothing to go by.
-        likely_us = limit_us / _HOPELESS if math.isfinite(limit_us) else probe_us
+        likely_us = limit_us / _HOPELESS
+        if limit_us > _ROUGH_OVERHEAD_US:  # below that one launch between two events tells little
+            probe_us = self._stopwatch.probe_us(contestant)
+            if probe_us > limit_us + _ROUGH_OVERHEAD_US:
+                return None
+            likely_us = likely_us if math.isfinite(limit_us) else probe_us
         graph = self._stopwatch.graph(contestant, launches_for(likely_us, _SCREEN_MS), warm=False)
         try:
             first_us = graph.time_us()
