@@ -27,7 +27,8 @@ from typing import Any
 import numpy as np
 
 from cudal2.bench.jobs import Candidate
-from cudal2.bench.judge.judge import FinalRequest, judge, run_final
+from cudal2.bench.judge.judge import judge, run_final
+from cudal2.bench.judge.request import FinalRequest
 from cudal2.bench.worker import PREPARE_DEADLINE_S, Worker
 from cudal2.build.artifact import BuiltKernel
 from cudal2.build.pool import BuildPool

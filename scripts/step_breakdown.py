@@ -21,7 +21,8 @@ import numpy as np
 from graph_costs import driver_costs
 
 from cudal2.bench.jobs import Candidate, GpuSession
-from cudal2.bench.judge.judge import FinalRequest, judge
+from cudal2.bench.judge.judge import judge
+from cudal2.bench.judge.request import FinalRequest
 from cudal2.bench.worker import Worker
 from cudal2.build.artifact import BuiltKernel
 from cudal2.build.cache import BuildCache, resolve_toolchain

@@ -19,7 +19,7 @@ import cudal2.bench.judge.foreign as entrant_module
 from cudal2.bench.judge.evaluate import Evaluation, evaluate, refuse_failed_foreign, reproduce_command, to_dict
 from cudal2.bench.judge.final import Failure
 from cudal2.bench.judge.foreign import check_foreign, refuse_foreign
-from cudal2.bench.judge.judge import FinalRequest
+from cudal2.bench.judge.request import FinalRequest
 from cudal2.build.foreign import ForeignBuildError, ForeignKernel
 from cudal2.cli import foreign as command
 from cudal2.cli import main as cli

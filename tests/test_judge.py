@@ -27,7 +27,8 @@ from cudal2.bench.judge import arena as arena_module
 from cudal2.bench.judge import final
 from cudal2.bench.judge import judge as judge_module
 from cudal2.bench.judge.arena import call_entrants
-from cudal2.bench.judge.judge import SELECTION_DETAIL, FinalRequest, figure, judge, ready, select
+from cudal2.bench.judge.judge import SELECTION_DETAIL, figure, judge, ready, select
+from cudal2.bench.judge.request import FinalRequest
 from cudal2.bench.rounds import RoundLimits
 from cudal2.bench.worker import Worker
 from cudal2.build.artifact import BuiltKernel

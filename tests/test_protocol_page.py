@@ -8,7 +8,7 @@ import pytest
 
 from cudal2.bench import correctness, inputs, timing
 from cudal2.bench.baselines import autotune
-from cudal2.bench.judge import arena, judge
+from cudal2.bench.judge import arena, judge, request
 from cudal2.bench.server import device as server_device
 from cudal2.bench.server import server, traffic
 from cudal2.bench.server.traffic import Traffic
@@ -45,7 +45,7 @@ def test_the_version_is_the_one_in_every_record():
         f"above {HEATING_FLOOR_US:g} us a run heats",
         f"replayed untimed in turn for [{SETTINGS.search_soak_s:g}] s (`search_soak_s`)",
         f"({('', 'one', 'two', 'three', 'four', 'five', 'six')[autotune._KEPT_BEFORE_LOAD]} where",
-        f"[{SETTINGS.presoak_s:g}] s (`presoak_s`), above {judge._WARMING_FLOOR_US:g} us for [{SETTINGS.warm_s:g}] s",
+        f"[{SETTINGS.presoak_s:g}] s (`presoak_s`), above {request._WARMING_FLOOR_US:g} us for [{SETTINGS.warm_s:g}] s",
         f"there in [{SETTINGS.final_parts}] parts (`final_parts`;",
         f"{finals.STEADY_SPREAD:.0%} where the floor is up to {finals.STEADY_FLOOR_US:g} us and "
         f"{finals.RUN_SPREAD:.0%} above".replace("%", " %"),

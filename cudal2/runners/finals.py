@@ -10,7 +10,8 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from cudal2.bench.judge.judge import FinalRequest, judge
+from cudal2.bench.judge.judge import judge
+from cudal2.bench.judge.request import FinalRequest
 from cudal2.bench.worker import Worker
 from cudal2.build.artifact import BuiltKernel
 from cudal2.build.pool import BuildPool

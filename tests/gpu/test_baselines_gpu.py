@@ -17,7 +17,8 @@ from cudal2.bench.context import ProblemContext  # noqa: E402
 from cudal2.bench.device import Clocks, describe  # noqa: E402
 from cudal2.bench.judge import final  # noqa: E402
 from cudal2.bench.judge.arena import DeviceArena, baseline_entrants, tune  # noqa: E402
-from cudal2.bench.judge.judge import FinalRequest, run_final  # noqa: E402
+from cudal2.bench.judge.judge import run_final  # noqa: E402
+from cudal2.bench.judge.request import FinalRequest  # noqa: E402
 from cudal2.bench.rounds import RoundLimits  # noqa: E402
 from cudal2.bench.worker import Worker  # noqa: E402
 from cudal2.problem import Problem  # noqa: E402

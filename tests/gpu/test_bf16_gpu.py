@@ -23,7 +23,8 @@ from cudal2.bench.baselines.libraries import VendorLibraries, library_errors  # 
 from cudal2.bench.context import ProblemContext  # noqa: E402
 from cudal2.bench.device import describe  # noqa: E402
 from cudal2.bench.judge.foreign import check_foreign  # noqa: E402
-from cudal2.bench.judge.judge import FinalRequest, run_final  # noqa: E402
+from cudal2.bench.judge.judge import run_final  # noqa: E402
+from cudal2.bench.judge.request import FinalRequest  # noqa: E402
 from cudal2.bench.native import SOURCE  # noqa: E402
 from cudal2.bench.server.server import ServerRequest, run_server  # noqa: E402
 from cudal2.bench.server.traffic import Traffic  # noqa: E402

@@ -16,7 +16,8 @@ import torch
 
 from cudal2.bench.foreign.process import ForeignError
 from cudal2.bench.judge.foreign import check_foreign, foreign_entrants
-from cudal2.bench.judge.judge import FinalRequest, run_final
+from cudal2.bench.judge.judge import run_final
+from cudal2.bench.judge.request import FinalRequest
 from cudal2.bench.rounds import RoundLimits
 from cudal2.bench.worker import Worker
 from cudal2.build.foreign import ForeignBuildError, ForeignKernel, ForeignSource, build_foreign

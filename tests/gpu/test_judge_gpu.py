@@ -14,7 +14,8 @@ pytest.importorskip("nvmath")
 
 from cudal2.bench.context import ProblemContext  # noqa: E402
 from cudal2.bench.device import describe  # noqa: E402
-from cudal2.bench.judge.judge import FinalRequest, Judgement, judge, run_final  # noqa: E402
+from cudal2.bench.judge.judge import Judgement, judge, run_final  # noqa: E402
+from cudal2.bench.judge.request import FinalRequest  # noqa: E402
 from cudal2.bench.sizing import launches_for  # noqa: E402
 from cudal2.bench.worker import Worker  # noqa: E402
 from cudal2.build.artifact import BuiltKernel  # noqa: E402

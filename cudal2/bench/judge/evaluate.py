@@ -17,7 +17,8 @@ from cudal2.arch import Arch
 from cudal2.atomic import write_new
 from cudal2.bench.judge.final import Failure
 from cudal2.bench.judge.foreign import CHECK_DEADLINE_S, check_foreign, refuse_foreign
-from cudal2.bench.judge.judge import FinalRequest, run_final
+from cudal2.bench.judge.judge import run_final
+from cudal2.bench.judge.request import FinalRequest
 from cudal2.bench.rounds import RoundLimits
 from cudal2.bench.worker import Worker
 from cudal2.build.artifact import BuiltKernel
