@@ -457,10 +457,14 @@ def test_processes_get_ready_together_and_time_in_turn_but_for_what_heats_or_bri
     fresh = [Process("a"), Process("b")]
     (small,) = requests_for(64)
     selection = judge_module.Selection((), (), ())
-    judgement = judge_module._judged_together(fresh, small, selection)
-    assert seen == [("ready", "ab", 64), ("figure", "a", 64), ("figure", "b", 64)] and judgement.rows == ("a", "b")
+    alone = lambda: seen.append("alone")  # noqa: E731
+    judgement = judge_module._judged_together(fresh, small, selection, alone)
+    assert seen == [("ready", "ab", 64), "alone", ("figure", "a", 64), ("figure", "b", 64)]
+    assert judgement.rows == ("a", "b")
     seen[:] = ["not at once"]
-    assert judge_module._judged_together(fresh, small, selection).rows == ("a", "b"), "each says itself what is wrong"
+    assert judge_module._judged_together(fresh, small, selection, alone).rows == ("a", "b"), (
+        "each says itself what is wrong"
+    )
     large = FinalRequest(Problem(8192, 8192, 8192), (), SETTINGS)
     assert small.ready_together and not large.ready_together
     assert not dataclasses.replace(small, foreign=object()).ready_together

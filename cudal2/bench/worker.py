@@ -260,6 +260,12 @@ def call_together(
             raise
 
 
+def close_together(workers: Sequence[Worker]) -> None:
+    """Kills the children of all: one after the other each takes a tenth of a second to be gone."""
+    with ThreadPoolExecutor(len(workers)) as pool:
+        list(pool.map(Worker.close, workers))
+
+
 def _end(calls: Sequence[Future[Any]], workers: Iterable[Worker]) -> None:
     """Ctrl-C reaches the main thread alone, and a pool of threads waits for what its workers are at.
 

@@ -11,6 +11,7 @@ import contextlib
 import dataclasses
 import logging
 import statistics
+import threading
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -25,7 +26,7 @@ from cudal2.bench.judge.foreign import foreign_entrants
 from cudal2.bench.judge.request import OPTIONAL_DEADLINE_S, FinalRequest
 from cudal2.bench.rounds import RoundLimits
 from cudal2.bench.timing import soak_s
-from cudal2.bench.worker import PREPARE_DEADLINE_S, Worker, call_each, call_together
+from cudal2.bench.worker import PREPARE_DEADLINE_S, Worker, call_each, call_together, close_together
 from cudal2.build.cores import default_jobs
 from cudal2.errors import WorkerError
 from cudal2.progress import track
@@ -207,6 +208,7 @@ def judge(
     with worker.hold(), contextlib.ExitStack() as stack:
         _compile_ahead(worker, requests)
         fresh = [stack.enter_context(worker.sibling()) for _ in range(settings.final_processes)]
+        stack.callback(close_together, fresh)
         _bring_up_together(worker, fresh, requests)
         selections: dict[FinalRequest, Selection] = {}
         for request in requests:
@@ -216,19 +218,37 @@ def judge(
                 yield Judgement(request, failure=str(error))
             else:
                 on_selected(selections[request].rows)
-        worker.close()
+        leaving = stack.enter_context(_leaving(worker))
         together = [request for request in selections if request.ready_together]
         for request in together:
-            yield _judged_together(fresh, request, selections.pop(request))
+            yield _judged_together(fresh, request, selections.pop(request), leaving.join)
+        leaving.join()
         yield from _judged_in_turn(fresh, selections)
 
 
-def _judged_together(fresh: Sequence[Worker], request: FinalRequest, selection: Selection) -> Judgement:
-    """All processes check and capture at the same time, then each has its rounds while the others stand still."""
+@contextlib.contextmanager
+def _leaving(worker: Worker) -> Iterator[threading.Thread]:
+    """The worker's process ends meanwhile, with all its memory; to be waited for before anything is timed."""
+    thread = threading.Thread(target=worker.close, name="cudal2-leaving")
+    thread.start()
+    try:
+        yield thread
+    finally:
+        thread.join()
+
+
+def _judged_together(
+    fresh: Sequence[Worker], request: FinalRequest, selection: Selection, alone: Callable[[], None]
+) -> Judgement:
+    """All processes check and capture at the same time, then each has its rounds while the others stand still.
+
+    ``alone`` waits until no other process is left.
+    """
     try:
         call_together(ready, dict.fromkeys(fresh, (request, selection)), request.setup_deadline_s)
     except WorkerError as error:
         logger.info("%s: a process was not ready at once: %s", request.problem.mnk, error)
+    alone()
     try:
         contests = [_figure_in(process, request, selection, number) for number, process in enumerate(fresh)]
     except WorkerError as error:
