@@ -3,8 +3,9 @@
     python scripts/step_breakdown.py [--shapes M_N_K ...] [--candidates N] [--judge M_N_K ...]
 
 Functions along the path of a step are wrapped by a stopwatch of their own (well under 1 us each): a row is one
-function's time without that of the other rows inside it. Then what the driver takes for parts of a graph, and what
-surrounds a replay. Then the same for every job of judgements of some shapes together, and when each began and ended.
+function's time without that of the other rows inside it. Then where the device stands still, what the driver takes for
+parts of a graph, and what surrounds a replay. Then the same for every job of judgements of some shapes together, and
+when each began and ended.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
+from device_gaps import device_gaps
 from graph_costs import driver_costs
 
 from cudal2.bench.jobs import Candidate, GpuSession
@@ -133,18 +135,29 @@ def step_rows(runner: LocalRunner, problem: Problem, count: int) -> list[str]:
     good = [row for row in rows if row.ok]
     replay_ms = [min(row.times_us) * row.launches / 1e3 for row in good]
     kernels_ms = statistics.mean(sum(row.times_us) * row.launches / 1e3 for row in good)
-    candidates = [
+    every = [
         Candidate(problem, config, built)
         for config in configs
         if isinstance(built := results[build_key(config, *problem.signature)], BuiltKernel)
-    ][:2]
-    costs = runner.worker.call(driver_costs, candidates, runner.settings)
+    ]
+    gaps = runner.worker.call(device_gaps, every, runner.settings)
+    costs = runner.worker.call(driver_costs, every[:2], runner.settings)
     head = (
         f"{problem.mnk}: {each_ms:.2f} ms a step, {len(good)} of {count} right, {good[0].launches} launches, "
         f"five replays {kernels_ms:.2f} ms, shortest {min(replay_ms):.3f} ms, replays over their median by place: "
         f"{by_place([row.times_us for row in good])}, of the reference {by_place([row.ref_times_us for row in good])}"
     )
-    return [head, " the searching process:", *parent, " the measuring process:", *child, " parts:", *costs]
+    return [
+        head,
+        " the searching process:",
+        *parent,
+        " the measuring process:",
+        *child,
+        " the device:",
+        *gaps,
+        " parts:",
+        *costs,
+    ]
 
 
 class SpannedSession(GpuSession):
@@ -292,7 +305,6 @@ def wrap_child(session: Any) -> None:
 
     from cudal2.bench import jobs, sizing, timing
     from cudal2.bench.candidate import KernelContestant
-    from cudal2.bench.context import ProblemContext
     from cudal2.bench.correctness import Aftermath, Checks
     from cudal2.bench.device import Clocks
     from cudal2.bench.inputs import BufferSets
@@ -304,9 +316,8 @@ def wrap_child(session: Any) -> None:
         (Checks, "begin", "check: launches"),
         (Checks, "_at_a_glance", "check: compare"),
         (Checks, "_result", "check: wait"),
-        (ProblemContext, "encode_ahead", "look ahead: maps"),
-        (sizing.LateGraph, "__init__", "size: enqueue"),
-        (timing.Stopwatch, "glimpse", "glimpse"),
+        (jobs.GpuSession, "_bind", "bind: rest"),
+        (sizing.LateGraph, "start", "size: enqueue"),
         (KernelContestant, "__init__", "bind: structs, maps"),
         (timing.Stopwatch, "probe_us", "probe"),
         (timing.Stopwatch, "begin", "replay: enqueue"),

@@ -45,7 +45,7 @@ class Session:
         return Prepared(12.5, "algorithm 7")
 
     def measure(
-        self, candidate: Candidate, settings: BenchSettings, reference: bool, upcoming: Candidate | None
+        self, candidate: Candidate, settings: BenchSettings, reference: bool, upcoming: Sequence[Candidate]
     ) -> Measurement:
         if candidate.config == HANGS:
             os._exit(9)

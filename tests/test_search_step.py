@@ -9,28 +9,25 @@ import types
 from collections import OrderedDict
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from cudal2 import floor
 from cudal2.bench import jobs, timing
-from cudal2.bench.context import ProblemContext
 from cudal2.bench.correctness import Checks
 from cudal2.bench.device import ClockSample
 from cudal2.bench.inputs import BufferSets, as_math
 from cudal2.bench.jobs import Candidate, GpuSession
 from cudal2.build.artifact import BuiltKernel
 from cudal2.launch.driver import LaunchError
-from cudal2.launch.plan import MAP_WORDS, ParamSets, plan_launch
 from cudal2.problem import Problem
 from cudal2.records.measurement import Status
 from cudal2.settings import BenchSettings
-from cudal2.space.config import Sm90SmallConfig, Sm90WsConfig
+from cudal2.space.config import Sm90WsConfig
 
 PROBLEM = Problem(64, 64, 64)
 SETTINGS = BenchSettings(replays=3)
 CONFIG = Sm90WsConfig(64, 64, 64, 2, "coop", 1, 1, 1, 1, "direct", 1)
-SMALL = Sm90SmallConfig(64, 32, 64, 4, "wgmma", 4, 1)
+SPLIT = dataclasses.replace(CONFIG, split_k=2, split_via="workspace")
 LAUNCH_US = 5.0
 
 
@@ -64,11 +61,8 @@ class Stopwatch(timing.Stopwatch):
 
     def begin(self, enqueue):
         self.sets.poison()
-        return self._between_events(enqueue, "replay")
-
-    def _between_events(self, enqueue, name="glimpse"):
         before = self.host.launched
-        self.host.events.append(name)
+        self.host.events.append("replay")
         enqueue()
         ms = (self.host.launched - before) * self.host.launch_us / 1e3
         return lambda: self.host.events.append("wait") or ms
@@ -78,17 +72,21 @@ class Context:
     def __init__(self, host: Host) -> None:
         self.problem, self.settings, self.host = PROBLEM, SETTINGS, host
         self.sets, self.checks = BufferSets(PROBLEM, 4, "cpu"), Checks(PROBLEM, "cpu", 1)
-        self.stopwatch, self.floor_us = Stopwatch(host, self.sets), 2.2
+        self.stopwatch, self.likely_us = Stopwatch(host, self.sets), 4.0
         self.closed = False
 
-    def begin_check(self, kernel, config, pdl):
-        self.host.events.append("check")
-        return self.checks.begin(self.host.contestant(self.checks.sets), 7)
+    def checked(self, kernel, config, pdl):
+        return self.host.contestant(self.checks.sets)
 
-    def encode_ahead(self, built, config):
-        self.host.events.append(f"maps {built.name}")
+    def begin_check(self, contestant):
+        self.host.events.append("check")
+        return self.checks.begin(contestant, 7)
+
+    def workspace_bytes(self, kernel, config):
+        return 4096 if config.split_via == "workspace" else 0
 
     def candidate(self, kernel, config, pdl):
+        self.host.events.append("bind")
         return self.host.contestant(self.sets)
 
     def reference(self):
@@ -124,56 +122,55 @@ def session(host):
     context = Context(host)
 
     def kernel(built, config):
-        host.events.append(f"load {built.name}")
-        if built.name == "unloadable":
-            raise LaunchError(200, "CUDA_ERROR_INVALID_IMAGE", "cuModuleLoadData")
+        if built.name not in session._kernels:
+            host.events.append(f"load {built.name}")
+            if built.name == "unloadable":
+                raise LaunchError(200, "CUDA_ERROR_INVALID_IMAGE", "cuModuleLoadData")
+        session._kernels[built.name] = config
 
     session.context = lambda problem, settings: context
     session.kernel = kernel
     session.clocks = types.SimpleNamespace(recent=lambda age: ClockSample(1980))
-    session._spent, session._contexts = [], OrderedDict()
+    session._spent, session._contexts, session._kernels, session._ahead = [], OrderedDict(), {}, None
     return session
 
 
 def test_the_host_works_while_the_device_does(session, host):
-    row = session.measure(candidate("one"), SETTINGS, True, candidate("two"))
+    one, two, three = (candidate(name) for name in ("one", "two", "three"))
+    row = session.measure(one, SETTINGS, True, [two, three])
     assert row.status is Status.CORRECT and row.sm_clock_mhz == 1980
     assert row.times_us == pytest.approx([LAUNCH_US] * 3) and row.ref_times_us == (4.0,) * 3
     assert row.launches * LAUNCH_US >= 2000.0
-    assert host.events[:4] == ["load one", "check", "glimpse", "wait"], "the check is waited for with the first launch"
-    assert host.events[4:6] == ["capture", "replay"], "a short graph for the size"
-    rounds = host.events[6:]
+    assert host.events[:5] == ["load one", "bind", "capture", "check", "replay"], "a short graph behind the check"
+    rounds = host.events[5:]
     assert rounds[:4] == ["reference", "wait", "capture", "replay"], "sized and captured while the reference replays"
     assert sorted(rounds[4:8]) == ["reference", "reference", "replay", "replay"] and rounds[7] == "replay"
-    assert rounds[8:] == ["maps two", "load two", "wait", "wait", "wait"], "all is under way before one is waited for"
+    assert rounds[8:] == ["load two", "load three", "wait", "wait", "wait"], "all is under way before one is waited for"
     host.events.clear()
-    session.measure(candidate("two"), SETTINGS, True, candidate("unloadable"))
-    ahead = ["destroy", "destroy", "maps unloadable", "load unloadable"]
-    assert host.events[-7:] == [*ahead, "wait", "wait", "wait"], "the graphs of the step before"
+    session.measure(two, SETTINGS, True, [three, candidate("unloadable")])
+    assert host.events[:3] == ["bind", "capture", "check"], "it was not loaded in time to be bound ahead"
+    meanwhile = ["destroy", "destroy", "bind", "capture", "load unloadable"]
+    assert host.events[-8:] == [*meanwhile, "wait", "wait", "wait"], "the graphs of the step before, the next step's"
+    host.events.clear()
+    session.measure(three, SETTINGS, True)
+    assert host.events[:3] == ["check", "replay", "reference"]
+    assert host.events[-5:] == ["destroy", "destroy", "wait", "wait", "wait"]
 
 
-class Encoder:
-    """Notes which tensor maps are asked for."""
-
-    def __init__(self):
-        self.asked = set()
-
-    def maps(self, spec, addresses):
-        self.asked.add((spec, int(addresses[0]), len(addresses)))
-        return np.zeros((len(addresses), MAP_WORDS), np.uint64)
-
-
-@pytest.mark.parametrize("config", [CONFIG, dataclasses.replace(CONFIG, epilogue="tma"), SMALL], ids=lambda it: it.name)
-def test_the_maps_that_are_encoded_ahead_are_those_that_binding_asks_for(config):
-    context = object.__new__(ProblemContext)
-    context.problem, context._sm_count = PROBLEM, 132
-    context.sets, context.checks = BufferSets(PROBLEM, 4, "cpu"), Checks(PROBLEM, "cpu", 1)
-    context._maps, context._check_maps = Encoder(), Encoder()
-    context.encode_ahead(candidate("one").built, config)
-    for sets, ahead in ((context.sets, context._maps), (context.checks.sets, context._check_maps)):
-        asked = Encoder()
-        ParamSets(plan_launch(config, PROBLEM, 132), sets.a_pointers, sets.b_pointers, sets.c_pointers, asked.maps)
-        assert ahead.asked == asked.asked and asked.asked
+def test_what_was_bound_ahead_for_another_step_is_given_back_and_workspaces_are_not_made_ahead(session, host):
+    one, two = candidate("one"), candidate("two")
+    for ahead, bound in ((two, True), (dataclasses.replace(two, config=SPLIT), False)):
+        session._kernels["two"] = two.config
+        session.measure(one, SETTINGS, False, [ahead])
+        assert (session._ahead is not None) is bound
+    session.measure(one, SETTINGS, False, [two])
+    host.events.clear()
+    session.measure(one, SETTINGS, False)
+    assert host.events[:3] == ["bind", "capture", "check"] and host.events.count("destroy") == 3
+    session.measure(one, SETTINGS, False, [two])
+    del session._kernels["two"]
+    session.measure(dataclasses.replace(two, pdl=True), SETTINGS, False)
+    assert session._ahead is None, "the same kernel, otherwise launched"
 
 
 def test_a_shape_that_heats_the_chip_is_timed_under_load(session, host, monkeypatch):
@@ -185,7 +182,7 @@ def test_a_shape_that_heats_the_chip_is_timed_under_load(session, host, monkeypa
     row = session.measure(candidate("one"), settings, True)
     assert row.status is Status.CORRECT and row.detail == "after 1 s under load"
     assert len(row.times_us) == len(row.ref_times_us) == 3, "what runs before is not timed"
-    rounds = host.events[6:]
+    rounds = host.events[5:]
     assert rounds.count("reference") == rounds.count("replay") == 3 + 3, "three turns before one second is over"
     waits = [place for place, event in enumerate(rounds) if event == "wait"]
     assert len(waits) == 1 + 2 + 3 and waits[3] - waits[2] == 2 * 3 + 1, "the last turn runs on into the timed ones"
@@ -212,4 +209,4 @@ def test_a_time_that_cannot_be_is_set_aside_and_a_wrong_kernel_never_timed(sessi
     host.events.clear()
     row = session.measure(candidate("one"), SETTINGS, True)
     assert row.status is Status.CORRECTNESS and row.reason.startswith("0/1 data")
-    assert host.events == ["load one", "check", "glimpse", "wait"]
+    assert host.events == ["bind", "capture", "check", "replay"], "sized behind the check, and no more"

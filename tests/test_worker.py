@@ -9,7 +9,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -50,7 +50,7 @@ class FakeSession:
         return Prepared(5.0, f"pid {os.getpid()}")
 
     def measure(
-        self, candidate: Candidate, settings: BenchSettings, reference: bool, upcoming: Candidate | None
+        self, candidate: Candidate, settings: BenchSettings, reference: bool, upcoming: Sequence[Candidate]
     ) -> Any:
         assert self.prepared
         self.upcoming = upcoming
@@ -91,7 +91,7 @@ class FakeSession:
         return Poison()
 
     def looks_ahead(self, candidate: Candidate) -> Measurement:
-        return candidate.row(Status.CORRECT, times_us=(1.0,), detail=self.upcoming.built.name if self.upcoming else "")
+        return candidate.row(Status.CORRECT, times_us=(1.0,), detail=" ".join(one.built.name for one in self.upcoming))
 
     def leaves_word(self, candidate: Candidate) -> Measurement:
         candidate.built.log_path.touch()
@@ -185,8 +185,8 @@ def test_results_are_streamed_so_that_a_hang_loses_nothing_before_it(worker: Wor
 
 
 def test_a_measurement_is_told_what_comes_next(worker: Worker) -> None:
-    rows = run(worker, "looks_ahead", "good", "looks_ahead")
-    assert [rows[0].detail, rows[2].detail] == ["good", ""]
+    rows = run(worker, "looks_ahead", "good", "looks_ahead", "good", "looks_ahead")
+    assert [rows[at].detail for at in (0, 2, 4)] == ["good looks_ahead", "good looks_ahead", ""]
 
 
 def test_the_hung_child_is_gone_and_not_only_forgotten(worker: Worker) -> None:

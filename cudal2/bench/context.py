@@ -12,10 +12,8 @@ from cudal2.bench.correctness import CheckResult, Checks
 from cudal2.bench.device import DeviceInfo
 from cudal2.bench.inputs import BufferSets, most_launches, rotation_count
 from cudal2.bench.timing import Stopwatch
-from cudal2.build.artifact import BuiltKernel
 from cudal2.floor import floor_us
 from cudal2.launch.kernel import LoadedKernel
-from cudal2.launch.plan import plan_launch
 from cudal2.launch.tensor_map import MapCache
 from cudal2.problem import Problem
 from cudal2.settings import BenchSettings
@@ -39,7 +37,7 @@ class ProblemContext:
         """Allocates, draws the data and computes the answers; no reference is made yet."""
         self.problem = problem
         self.settings = settings
-        self.floor_us = floor_us(problem.m, problem.n, problem.k)
+        self._floor_us = floor_us(problem.m, problem.n, problem.k)
         self._sm_count = info.sm_count
         count = rotation_count(problem, info.l2_bytes, settings.l2_multiple, most_launches(replay_ms))
         self.sets = BufferSets(problem, count, device, settings.seed)
@@ -59,33 +57,34 @@ class ProblemContext:
             self._reference = Reference(self.problem, self.settings, self.stopwatch, self.checks)
         return self._reference
 
+    def workspace_bytes(self, kernel: LoadedKernel, config: KernelConfig) -> int:
+        """Device memory that binding a configuration allocates and clears.
+
+        Raises:
+            LaunchError: Its host code does not take the problem.
+        """
+        return kernel.plan(config, self.problem, self._sm_count).workspace_bytes
+
     def candidate(self, kernel: LoadedKernel, config: KernelConfig, pdl: bool) -> KernelContestant:
         """A configuration bound to the timing buffers."""
         return KernelContestant(kernel, config, self.sets, self._sm_count, pdl, self._maps)
 
+    @property
+    def likely_us(self) -> float:
+        """What a launch may take: as long as the reference, or the floor twice."""
+        return self._reference.median_us if self._reference is not None else 2.0 * self._floor_us
+
+    def checked(self, kernel: LoadedKernel, config: KernelConfig, pdl: bool) -> KernelContestant:
+        """A configuration bound to the check data."""
+        return KernelContestant(kernel, config, self.checks.sets, self._sm_count, pdl, self._check_maps)
+
     def check(self, kernel: LoadedKernel, config: KernelConfig, pdl: bool) -> CheckResult:
         """Whether a configuration is right on the check data."""
-        return self.begin_check(kernel, config, pdl)()
+        return self.begin_check(self.checked(kernel, config, pdl))()
 
-    def begin_check(self, kernel: LoadedKernel, config: KernelConfig, pdl: bool) -> Callable[[], CheckResult]:
-        """:meth:`check`, enqueued; what it returns waits for it."""
-        contestant = KernelContestant(kernel, config, self.checks.sets, self._sm_count, pdl, self._check_maps)
+    def begin_check(self, contestant: KernelContestant) -> Callable[[], CheckResult]:
+        """:meth:`check` of what is bound to the check data, enqueued; what it returns waits for it."""
         return self.checks.begin(contestant, self.stopwatch.stream)
-
-    def encode_ahead(self, built: BuiltKernel, config: KernelConfig) -> None:
-        """Encodes the tensor maps of a candidate that is not loaded yet, most of what binding it takes.
-
-        Raises:
-            LaunchError: The driver cannot encode one.
-        """
-        if built.library_path is not None:
-            return  # its host code plans the launch, and comes with the kernel
-        plan = plan_launch(config, self.problem, self._sm_count)
-        for sets, maps in ((self.checks.sets, self._check_maps), (self.sets, self._maps)):
-            pointers = (sets.a_pointers, sets.b_pointers, sets.c_pointers)
-            for spec, addresses in zip((plan.a, plan.b, plan.c), pointers, strict=True):
-                if spec is not None:
-                    maps.maps(spec, addresses)
 
     def close(self) -> None:
         """Gives the reference's graph and handles back; memory goes with the object."""

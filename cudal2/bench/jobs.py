@@ -11,12 +11,14 @@ import random
 import statistics
 import time
 from collections import OrderedDict
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime, timezone
 from typing import Any
 
 import torch
 
+from cudal2.bench.candidate import KernelContestant
 from cudal2.bench.context import ProblemContext
 from cudal2.bench.correctness import Aftermath, CheckResult
 from cudal2.bench.device import Clocks, DeviceInfo, describe
@@ -35,9 +37,6 @@ from cudal2.space.config import KernelConfig
 _CONTEXT_SHARE = 0.4
 #: As many as a bank of kernels for all shapes holds.
 _KERNELS_KEPT = 512
-#: Times its floor that a launch takes at least, and what its first one may take besides, for the short graph's length.
-_LIKELY_FLOORS = 1.5
-_SUBMISSION_US = 10.0
 #: The oldest clocks that a search step may carry; clocks, power and temperature change more slowly.
 _CLOCKS_AGE_S = 0.2
 
@@ -91,6 +90,16 @@ class Prepared:
     reference_launches: int = 0
 
 
+@dataclass(frozen=True)
+class _Step:
+    """A candidate bound to a problem's buffers."""
+
+    candidate: Candidate
+    context: ProblemContext
+    check: KernelContestant
+    graph: LateGraph
+
+
 class GpuSession:
     """The child's state on one GPU.
 
@@ -116,6 +125,7 @@ class GpuSession:
         self._contexts: OrderedDict[tuple[Problem, BenchSettings, float], ProblemContext] = OrderedDict()
         self._kernels: OrderedDict[str, LoadedKernel] = OrderedDict()
         self._spent: list[LateGraph] = []
+        self._ahead: _Step | None = None
         #: What a job leaves for a later one.
         self.kept: dict[Any, Any] = {}
 
@@ -158,57 +168,59 @@ class GpuSession:
         return Prepared(tuned.median_us, tuned.detail, tuned.graph.launches)
 
     def measure(
-        self, candidate: Candidate, settings: BenchSettings, reference: bool, upcoming: Candidate | None = None
+        self, candidate: Candidate, settings: BenchSettings, reference: bool, upcoming: Sequence[Candidate] = ()
     ) -> Measurement:
         """Checks one candidate, times it beside the reference, checks what the timed launches wrote.
 
         Whatever the host can do while the device replays is done then: the candidate's graph is captured during the
-        first replay of the reference, and the cubin of the ``upcoming`` candidate loaded during the others. A problem
-        that heats the chip is replayed untimed before that: cool, candidates rank otherwise than in a final.
+        first replay of the reference; during the others the first of the ``upcoming`` candidates, which the step before
+        has loaded, is bound and its short graph captured, and the cubin of the second loaded. A problem that heats the
+        chip is replayed untimed before that: cool, candidates rank otherwise than in a final.
         """
         started = time.perf_counter()
-        context = self.context(candidate.problem, settings)
-        kernel = self.kernel(candidate.built, candidate.config)
-        checking = context.begin_check(kernel, candidate.config, candidate.pdl)
-        contestant = context.candidate(kernel, candidate.config, candidate.pdl)
-        glimpse = context.stopwatch.glimpse(contestant)
-        likely_us = max(glimpse() - _SUBMISSION_US, _LIKELY_FLOORS * context.floor_us)
+        step = self._step(self.context(candidate.problem, settings), candidate)
+        try:
+            status, reason, values = self._measured(step, reference, upcoming)
+        finally:
+            self._spent.append(step.graph)  # given back while the next one's replays run
+        load_s = soak_s(candidate.problem, settings)
+        return candidate.row(
+            status,
+            reason,
+            bench_s=time.perf_counter() - started,
+            detail=f"after {load_s:g} s under load" if load_s and "launches" in values else "",
+            **values,
+        )
+
+    def _measured(
+        self, step: _Step, reference: bool, upcoming: Sequence[Candidate]
+    ) -> tuple[Status, str, dict[str, Any]]:
+        """What a row says besides: verdict, reason, and what was seen."""
+        context, graph = step.context, step.graph
+        checking = context.begin_check(step.check)
+        graph.start()  # behind the check; who is wrong has run a little longer
         checked = checking()
         if checked.stray:
             self._forget(context)  # it may have written anywhere: the answers are no longer to be trusted
         if not checked.ok:
-            return candidate.row(
-                Status.CORRECTNESS, checked.reason, max_error=checked.max_error, bench_s=time.perf_counter() - started
-            )
+            return Status.CORRECTNESS, checked.reason, {"max_error": checked.max_error}
         # The check has run the kernel, and the middle one of the replays counts: no run of the graph is given away.
-        graph = LateGraph(context.stopwatch, contestant, settings.replay_ms, likely_us)
-        try:
-            times, after = self._replay(context, graph, candidate, reference, upcoming)
-        finally:
-            self._spent.append(graph)
+        times, after = self._replay(step, reference, upcoming)
         status, reason = _verdict(context, after, times[0])
         good = status is Status.CORRECT
-        return candidate.row(
-            status,
-            reason,
-            times_us=times[0] if good else (),
-            ref_times_us=times[1] if good and reference else (),
-            launches=graph.timed.launches,
-            max_error=checked.max_error,
-            bench_s=time.perf_counter() - started,
-            detail=f"after {load_s:g} s under load" if (load_s := soak_s(candidate.problem, settings)) else "",
-            **asdict(self.clocks.recent(math.inf)),
-        )
+        seen = {
+            "times_us": times[0] if good else (),
+            "ref_times_us": times[1] if good and reference else (),
+            "launches": graph.timed.launches,
+            "max_error": checked.max_error,
+        }
+        return status, reason, seen | asdict(self.clocks.recent(math.inf))
 
     def _replay(
-        self,
-        context: ProblemContext,
-        graph: LateGraph,
-        candidate: Candidate,
-        reference: bool,
-        upcoming: Candidate | None,
+        self, step: _Step, reference: bool, upcoming: Sequence[Candidate]
     ) -> tuple[list[tuple[float, ...]], CheckResult]:
         """Microseconds per launch of the candidate and of the reference if wanted; what the candidate's last left."""
+        candidate, context, graph = step.candidate, step.context, step.graph
         settings = context.settings
         rng = random.Random(f"{settings.seed} {candidate.problem} {candidate.config.name}")
         looked: list[Aftermath] = []
@@ -225,17 +237,41 @@ class GpuSession:
         times = interleave(timed, settings.replays, rng, first=len(timed) - 1, last=0, meanwhile=meanwhile)
         return times, looked[0].result()
 
-    def _look_ahead(self, context: ProblemContext, upcoming: Candidate | None) -> None:
-        """What the next step would wait for: earlier graphs are given back, its maps are encoded, its cubin is loaded.
+    def _step(self, context: ProblemContext, candidate: Candidate) -> _Step:
+        """What was bound ahead, or is now."""
+        ahead, self._ahead = self._ahead, None
+        if ahead is None:
+            return self._bind(context, candidate)
+        if ahead.candidate == candidate and ahead.context is context:
+            return ahead
+        self._spent.append(ahead.graph)
+        return self._bind(context, candidate)
+
+    def _bind(self, context: ProblemContext, candidate: Candidate) -> _Step:
+        kernel, config, pdl = self.kernel(candidate.built, candidate.config), candidate.config, candidate.pdl
+        timed = context.candidate(kernel, config, pdl)
+        graph = LateGraph(context.stopwatch, timed, context.settings.replay_ms, context.likely_us)
+        return _Step(candidate, context, context.checked(kernel, config, pdl), graph)
+
+    def _look_ahead(self, context: ProblemContext, upcoming: Sequence[Candidate]) -> None:
+        """What the next steps would wait for: graphs are given back, the first is bound and the second loaded.
 
         Loading comes last: it waits for all that the device has to do.
         """
         while self._spent:
             self._spent.pop().close()
-        if upcoming is not None:
-            with contextlib.suppress(LaunchError, OSError):  # it says why when it is its turn
-                context.encode_ahead(upcoming.built, upcoming.config)
-                self.kernel(upcoming.built, upcoming.config)
+        for candidate in upcoming[:1]:
+            with contextlib.suppress(LaunchError):  # it says why when it is its turn
+                if candidate.problem == context.problem and self._may_bind(context, candidate):
+                    self._ahead = self._bind(context, candidate)
+        for candidate in upcoming:
+            with contextlib.suppress(LaunchError, OSError):
+                self.kernel(candidate.built, candidate.config)
+
+    def _may_bind(self, context: ProblemContext, candidate: Candidate) -> bool:
+        """Whether it is loaded, and needs no memory cleared, for which replays under way would make room."""
+        kernel = self._kernels.get(str(candidate.built.cubin_path))
+        return kernel is not None and not context.workspace_bytes(kernel, candidate.config)
 
     def _new_context(self, problem: Problem, settings: BenchSettings, replay_ms: float) -> ProblemContext:
         return ProblemContext(problem, settings, self.info, self.device, replay_ms)
@@ -266,7 +302,7 @@ def prepare(session: Any, problem: Problem, settings: BenchSettings, reference: 
 
 
 def measure(
-    session: Any, candidate: Candidate, settings: BenchSettings, reference: bool, upcoming: Candidate | None
+    session: Any, candidate: Candidate, settings: BenchSettings, reference: bool, upcoming: Sequence[Candidate]
 ) -> Measurement:
     """Job: :meth:`GpuSession.measure`."""
     measurement: Measurement = session.measure(candidate, settings, reference, upcoming)

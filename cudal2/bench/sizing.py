@@ -10,6 +10,8 @@ from cudal2.bench.timing import SIZING_MARGIN, Contestant, Finish, Stopwatch, Ti
 
 #: Length, at most, of the short graph that tells the time that sizes the long one.
 _SIZING_MS = 0.5
+#: The same where only a guess says how many launches that are: who is slower than that takes longer.
+_SHORTEST_MS = 0.25
 #: A replay longer than this is one graph several times over, so that captures do not cost more than timing.
 _GRAPH_MS = 2.0
 
@@ -78,28 +80,35 @@ def launches_for(time_us: float, replay_ms: float) -> int:
 
 
 class LateGraph:
-    """A graph whose size a short one tells that is under way already: captured when it is first begun.
+    """A graph whose size a short one tells: that one is captured at once, the other when it is first begun.
 
     Args:
         stopwatch: Times on the buffers the contestant was made for.
-        contestant: What is launched; it must have been before.
+        contestant: What is launched, one of ours.
         replay_ms: Device time of one replay, at least.
         likely_us: About what a launch takes.
     """
 
     def __init__(self, stopwatch: Stopwatch, contestant: Contestant, replay_ms: float, likely_us: float) -> None:
-        """Begins the short graph."""
+        """Captures the short graph: host work alone."""
         self._stopwatch = stopwatch
         self._contestant = contestant
         self._replay_ms = replay_ms
         self._timed: TimedGraph | None = None
-        self._sizing = sizing_graph(stopwatch, contestant, likely_us)
+        self._finish: Finish | None = None
+        self._sizing = stopwatch.graph(contestant, launches_for(likely_us, _SHORTEST_MS), warm=False)
+
+    def start(self) -> None:
+        """Enqueues the short graph."""
         self._finish = self._sizing.begin()
 
     @property
     def timed(self) -> TimedGraph:
         """The graph itself; waits for the short one."""
         if self._timed is None:
+            if self._finish is None:
+                self.start()
+            assert self._finish is not None
             size = replay_launches(self._finish(), self._replay_ms, self._stopwatch.sets.count)
             self._timed = TimedGraph(self._stopwatch, self._contestant, *size)
         return self._timed

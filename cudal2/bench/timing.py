@@ -100,9 +100,6 @@ class Stopwatch:
         passes = FLUSH_PASSES if self._stream.query() else 1
         self.sets.poison()
         self.flush(passes)
-        return self._between_events(enqueue)
-
-    def _between_events(self, enqueue: Callable[[], None]) -> Finish:
         start, end = _event(), _event()
         start.record(self._stream)
         enqueue()
@@ -122,11 +119,6 @@ class Stopwatch:
         """Time of one launch from Python, with what events and submission add to a short one."""
         return self.time_ms(lambda: contestant.launch(0, self.stream)) * 1e3
 
-    def glimpse(self, contestant: Contestant) -> Finish:
-        """One launch behind whatever is under way, for a first idea of its microseconds: too many, for a short one."""
-        finish = self._between_events(lambda: contestant.launch(0, self.stream))
-        return lambda: finish() * 1e3
-
     def graph(self, contestant: Contestant, launches: int, repeats: int = 1, warm: bool = True) -> TimedGraph:
         """Captures ``launches`` launches that rotate over the sets.
 
@@ -145,7 +137,7 @@ class Stopwatch:
     def enqueue(self, contestant: Contestant, launches: int) -> None:
         """Launches that rotate over the sets: by native code where the contestant and this machine have it.
 
-        The contestant must have been launched on this stream before, from Python.
+        A library's must have been launched on this stream before, from Python.
         """
         count, library = self.sets.count, native.library()
         submitter = contestant.submitter(self.stream) if isinstance(contestant, native.NativeContestant) else None

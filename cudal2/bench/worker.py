@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import logging
 import os
 import signal
@@ -41,6 +40,8 @@ PRELOAD = (
     "pyarrow.parquet",
 )
 _KILL_AGAIN_S = 0.2
+#: Candidates that a measurement is told will come next: one is bound meanwhile, one loaded.
+_TOLD_AHEAD = 2
 
 
 class Worker(Closing):
@@ -137,16 +138,20 @@ class Worker(Closing):
         with gpu_lock(self._key):
             queue = [Candidate(problem, config, built, pdl) for config, built in candidates]
             ready_child, ahead = 0, None
+
+            def post(place: int) -> int:
+                upcoming = tuple(queue[place + 1 : place + 1 + _TOLD_AHEAD])
+                return self._process.post(jobs.measure, queue[place], settings, reference, upcoming)
+
             try:
-                for candidate, upcoming, third in itertools.zip_longest(queue, queue[1:], queue[2:]):
+                for place, candidate in enumerate(queue):
                     # Outside the candidate's deadline: every child, and every call, brings the problem up first.
                     if ready_child != self._process.starts or not self._process.running:
                         self._prepare(problem, settings, reference)
                         ready_child, ahead = self._process.starts, None
-                    job = ahead or self._process.post(jobs.measure, candidate, settings, reference, upcoming)
+                    job = ahead or post(place)
                     # The child goes on while the caller looks at this one's measurement.
-                    arguments = (jobs.measure, upcoming, settings, reference, third)
-                    ahead = self._process.post(*arguments) if upcoming is not None else None
+                    ahead = post(place + 1) if place + 1 < len(queue) else None
                     yield self._measure(candidate, job)
             finally:
                 if ahead is not None and ready_child == self._process.starts and self._process.running:
