@@ -334,3 +334,15 @@ def test_cublas_sets_its_workspace_after_its_stream_and_forbids_narrow_partial_s
     gemm = calls[3]
     assert gemm[2:7] == (0, 0, 128, 64, 32) and gemm[8] == 200 and gemm[11] == 100 and gemm[15] == 300
     assert (gemm[9], gemm[12], gemm[16], gemm[18], call.arguments.element) == (*[element] * 3, 68, element)
+
+
+@pytest.mark.parametrize("stored", ["tn", "nn"])
+def test_every_sets_tensors_are_the_buffers_themselves(stored):
+    sets = BufferSets(Problem(24, 40, 72, layout=stored), 5, "cpu", 0, guard_elements=200)
+    buffers = BothLayouts(sets)
+    for layout in ("tn", "nn"):
+        for index, tensors in enumerate(buffers.tensors(layout)):
+            expected = sets.a(index), buffers.b(layout, index), sets.c(index)
+            assert [one.data_ptr() for one in tensors] == [one.data_ptr() for one in expected]
+            assert [(one.shape, one.stride()) for one in tensors] == [(one.shape, one.stride()) for one in expected]
+        assert len(buffers.tensors(layout)) == 5
