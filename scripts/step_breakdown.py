@@ -44,7 +44,7 @@ from cudal2.space.space import SearchSpace
 SHAPES = ("64_512_64", "256_1024_128", "512_4096_4096")
 #: Of the recorded ones, with floors of 2 to 33 us.
 JUDGED = ("64_512_64", "64_4096_64", "1024_2048_1024", "256_12288_4096")
-_ROWS = 16
+_ROWS = 20
 
 
 class Spans:
@@ -271,6 +271,12 @@ def wrap_judge() -> None:
         (cublaslt, "bindings", "import nvmath"),
         (libraries, "bindings", "import nvmath"),
         (correctness.Checks, "__init__", "context: answers"),
+        (correctness.Checks, "_store", "answers: store"),
+        (correctness.Checks, "_remember", "answers: remember"),
+        (correctness, "zero_one", "answers: 0/1 data"),
+        (correctness, "revealing", "answers: revealing data"),
+        (correctness, "error_bound", "answers: fp64 product, bound"),
+        (correctness, "_refuse_degenerate", "answers: not degenerate"),
         (inputs.BufferSets, "__init__", "context: buffers"),
         (arena.DeviceArena, "check", "check: rest"),
         (arena.DeviceArena, "prepare", "prepare"),
