@@ -59,11 +59,12 @@ class CpuArena:
             for index in range(self.sets.count):
                 contestant.launch(index, 0)
 
-        def time_us():
+        def begin():
             run()
             self.replays += 1
             self.order.append(entrant.label)
-            return entrant.call.base_us * (1.0 + 0.01 * self.replays)
+            time_us = entrant.call.base_us * (1.0 + 0.01 * self.replays)
+            return lambda: time_us
 
         def recheck():
             self.sets.poison()
@@ -75,7 +76,7 @@ class CpuArena:
         return types.SimpleNamespace(
             launches=self.sets.count,
             detail="",
-            time_us=time_us,
+            begin=begin,
             warm_up=run,
             recheck=recheck,
             close=lambda: setattr(self, "open", self.open - 1),
@@ -292,3 +293,36 @@ def test_what_does_not_heat_the_chip_is_warmed_up_without_whole_replays(warmup_s
     held = final.contest(BASELINES, arena, RoundLimits(rounds=3, warmup_s=warmup_s))
     assert {len(times) for times in held.times.values()} == {3}
     assert arena.replays == len(BASELINES) * (3 + whole)
+
+
+class Guest:
+    """A call that brings its own process."""
+
+    def check(self):
+        return CheckResult(True)
+
+    def prepare(self, replay_ms):
+        raise AssertionError("the arena's business")
+
+
+@pytest.mark.parametrize("guests", [0, 1])
+def test_nothing_is_under_way_when_a_process_of_its_own_runs(guests):
+    under_way, most = [], []
+
+    def begin(label):
+        under_way.append(label)
+        most.append(len(under_way))
+        return lambda: under_way.remove(label) or 2.0
+
+    def prepare(entrant, time_us=None):
+        return types.SimpleNamespace(
+            launches=1, detail="", begin=lambda: begin(entrant.label), warm_up=lambda: None,
+            recheck=lambda: CheckResult(True), close=lambda: None,
+        )  # fmt: skip
+
+    arena = types.SimpleNamespace(
+        errors=(), check=lambda entrant: CheckResult(True), prepare=prepare, too_fast=lambda time_us: "", clocks=dict
+    )
+    entrants = [*BASELINES, *(Entrant("guest", "foreign", "", Guest()) for _ in range(guests))]
+    held = final.contest(entrants, arena, LIMITS)
+    assert not held.failures and max(most) == 2 - guests

@@ -13,13 +13,14 @@ class HeatingChip:
     """Every replay takes a second and makes the next one slower, whoever runs it."""
 
     def __init__(self, per_replay=0.01):
-        self.replays, self.per_replay, self.order = 0, per_replay, []
+        self.replays, self.per_replay, self.order, self.waited = 0, per_replay, [], []
 
     def contestant(self, name, base_us):
         def replay():
             self.replays += 1
             self.order.append(name)
-            return base_us * (1.0 + self.per_replay * self.replays)
+            time_us = base_us * (1.0 + self.per_replay * self.replays)
+            return lambda: self.waited.append(name) or time_us
 
         return replay
 
@@ -73,13 +74,26 @@ def test_orders_depend_on_the_seed_alone():
 def test_interleaving_ranks_right_where_a_sequential_comparison_ranks_wrong():
     chip = HeatingChip(per_replay=0.005)
     ours, other = chip.contestant("ours", 1.02), chip.contestant("other", 1.0)
-    sequential_ours = [ours() for _ in range(15)]
-    sequential_other = [other() for _ in range(15)]
+    sequential_ours = [ours()() for _ in range(15)]
+    sequential_other = [other()() for _ in range(15)]
     assert np.median(sequential_ours) < np.median(sequential_other), "the trap: heat makes the slower one look faster"
     chip.replays = 0
     times, _ = run_rounds({"ours": ours, "other": other}, RoundLimits(rounds=15), lambda: None, chip.now)
     result = compare(times["ours"], times["other"])
     assert result.ratio == pytest.approx(1 / 1.02, abs=5e-3)
+
+
+def test_the_next_replay_is_under_way_before_one_is_waited_for_but_not_beyond_its_round():
+    chip, seen = HeatingChip(), []
+    contestants = {name: chip.contestant(name, 1.0) for name in "ab"}
+
+    def begin(name):
+        seen.append(len(chip.order) - len(chip.waited))
+        return contestants[name]()
+
+    begun = {name: lambda name=name: begin(name) for name in "ab"}
+    run_rounds(begun, RoundLimits(rounds=3, parts=2), lambda: seen.append("clocks"), chip.now, {"a": int, "b": int})
+    assert seen == [0, 1, 1, 1, "clocks"] * 3 and chip.waited == chip.order
 
 
 def test_warm_up_goes_on_for_its_time_and_is_not_counted():

@@ -6,12 +6,15 @@ chip the first one heated. Pure control flow over callables, so that it is teste
 
 from __future__ import annotations
 
+import itertools
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
 import numpy as np
+
+from cudal2.bench.timing import Finish
 
 Clocks = TypeVar("Clocks")
 #: Fewest rounds a figure may rest on, however little time there is.
@@ -43,8 +46,20 @@ def shuffled_order(names: Sequence[str], seed: int, index: int, warmup: bool = F
     return [names[position] for position in rng.permutation(len(names))]
 
 
+def _in_order(names: Iterable[str], contestants: Mapping[str, Callable[[], Finish]]) -> Iterator[tuple[str, float]]:
+    """Each one's time, the next replay under way by then."""
+    waiting: tuple[str, Finish] | None = None
+    for name in names:
+        begun = name, contestants[name]()
+        if waiting is not None:
+            yield waiting[0], waiting[1]()
+        waiting = begun
+    if waiting is not None:
+        yield waiting[0], waiting[1]()
+
+
 def run_rounds(
-    contestants: Mapping[str, Callable[[], float]],
+    contestants: Mapping[str, Callable[[], Finish]],
     limits: RoundLimits,
     read_clocks: Callable[[], Clocks],
     now: Callable[[], float] = time.monotonic,
@@ -52,12 +67,14 @@ def run_rounds(
 ) -> tuple[dict[str, list[float]], list[Clocks]]:
     """Runs each contestant's timed replay in every round, once or in as many parts as the limits say.
 
+    Within a round each replay is begun before the one before it is waited for: the device does not stand still.
+
     Args:
-        contestants: Name to a call that replays once and returns microseconds per launch.
+        contestants: Name to a call that begins a replay and returns one that waits for its microseconds per launch.
         limits: How long.
         read_clocks: Called after every round that counts.
         now: Wall clock, seconds.
-        warmup: What runs in the rounds that do not count, by name; the replays themselves by default.
+        warmup: What runs in the rounds that do not count, by name; the replays themselves, waited for, by default.
 
     Returns:
         Times by name in round order, and the clocks of each round.
@@ -66,7 +83,10 @@ def run_rounds(
     start, index = now(), 0
     while index == 0 or now() - start < limits.warmup_s:
         for name in shuffled_order(names, limits.seed, index, warmup=True):
-            (warmup or contestants)[name]()
+            if warmup is not None:
+                warmup[name]()
+            else:
+                contestants[name]()()
         index += 1
     times: dict[str, list[float]] = {name: [] for name in names}
     clocks: list[Clocks] = []
@@ -75,9 +95,10 @@ def run_rounds(
         if limits.benchmark_s is not None and index >= MIN_ROUNDS and now() - start >= limits.benchmark_s:
             break
         spent = dict.fromkeys(names, 0.0)
-        for part in range(index * limits.parts, (index + 1) * limits.parts):
-            for name in shuffled_order(names, limits.seed, part):
-                spent[name] += contestants[name]()
+        parts = range(index * limits.parts, (index + 1) * limits.parts)
+        orders = (shuffled_order(names, limits.seed, part) for part in parts)
+        for name, time_us in _in_order(itertools.chain.from_iterable(orders), contestants):
+            spent[name] += time_us
         for name in names:
             times[name].append(spent[name] / limits.parts)
         clocks.append(read_clocks())

@@ -20,6 +20,7 @@ from cudal2.bench.foreign.memory import Platform, arena_of
 from cudal2.bench.foreign.process import ForeignError, ForeignProcess, quoted
 from cudal2.bench.inputs import BufferSets
 from cudal2.bench.sizing import launches_for, split_launches
+from cudal2.bench.timing import Finish
 from cudal2.build.foreign import ForeignKernel
 from cudal2.closing import Closing
 from cudal2.problem import Problem
@@ -312,6 +313,11 @@ class ForeignPrepared:
             return text
         wall_ms = statistics.median(replay.wall_ms for replay in self._replays) - self._trial.idle_ms
         return f"{text}; {wall_ms * 1e3 / self.launches:.3f} us on the judge's clock"
+
+    def begin(self) -> Finish:
+        """One replay, run to its end."""
+        time_us = self.time_us()
+        return lambda: time_us
 
     def time_us(self) -> float:
         """Microseconds per launch of one replay; infinite once it has failed, which :meth:`recheck` raises."""

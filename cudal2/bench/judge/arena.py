@@ -25,7 +25,7 @@ from cudal2.bench.device import Clocks
 from cudal2.bench.foreign.process import ForeignError
 from cudal2.bench.judge.final import Entrant, Prepared, Visitor
 from cudal2.bench.sizing import sized_graph, sizing_us
-from cudal2.bench.timing import Contestant, TimedGraph, soak_s, too_fast
+from cudal2.bench.timing import Contestant, Finish, TimedGraph, soak_s, too_fast
 from cudal2.build.artifact import BuiltKernel
 from cudal2.errors import WorkerError
 from cudal2.launch.driver import context_fault
@@ -128,9 +128,9 @@ class DevicePrepared:
         """Launches per replay."""
         return self._graph.launches
 
-    def time_us(self) -> float:
-        """Microseconds per launch of one replay."""
-        return self._graph.time_us()
+    def begin(self) -> Finish:
+        """Begins one replay; what it returns waits for the microseconds per launch."""
+        return self._graph.begin()
 
     def warm_up(self) -> None:
         """Runs the graph once, and sees to it that a replay still lasts as long as it must."""

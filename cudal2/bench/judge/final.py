@@ -17,6 +17,7 @@ from typing import Any, Protocol, runtime_checkable
 
 from cudal2.bench.correctness import CheckResult
 from cudal2.bench.rounds import RoundLimits, run_rounds
+from cudal2.bench.timing import Finish
 from cudal2.build.artifact import BuiltKernel
 from cudal2.errors import first_line
 from cudal2.problem import Problem
@@ -70,8 +71,8 @@ class Prepared(Protocol):
     def launches(self) -> int:
         """Launches per replay."""
 
-    def time_us(self) -> float:
-        """Microseconds per launch of one replay."""
+    def begin(self) -> Finish:
+        """Begins one replay; what it returns waits for the microseconds per launch."""
 
     def warm_up(self) -> None:
         """Runs some launches whose time does not count, a whole replay's at most; may lengthen the replays to come."""
@@ -158,10 +159,12 @@ class Entered:
 
     Attributes:
         held: What was seen so far.
+        visited: Whether one of them has a process of its own, which must find the device idle and leave it so.
         prepared: Everyone who is right, by label.
     """
 
     held: Contest
+    visited: bool = False
     prepared: dict[str, Prepared] = field(default_factory=dict)
 
     def close(self) -> None:
@@ -190,7 +193,8 @@ def enter(entrants: Sequence[Entrant], arena: Arena, known_us: Mapping[str, floa
         known_us: Microseconds per launch by label, for the lengths of replays.
     """
     started = time.monotonic()
-    entered = Entered(Contest(tuple(dataclasses.replace(entrant, call=None) for entrant in entrants)))
+    visited = any(isinstance(entrant.call, Visitor) for entrant in entrants)
+    entered = Entered(Contest(tuple(dataclasses.replace(entrant, call=None) for entrant in entrants)), visited)
     try:
         for entrant in entrants:
             admitted = _admit(entrant, arena, entered.held, (known_us or {}).get(entrant.label))
@@ -215,7 +219,7 @@ def hold(entered: Entered, arena: Arena, limits: RoundLimits) -> Contest:
     held, prepared = entered.held, entered.prepared
     try:
         if prepared:
-            timed = {label: launches.time_us for label, launches in prepared.items()}
+            timed = {label: functools.partial(_begin, one, entered.visited) for label, one in prepared.items()}
             warmup = {label: functools.partial(_warm_up, one, limits.warmup_s > 0) for label, one in prepared.items()}
             held.times, held.clocks = run_rounds(timed, limits, arena.clocks, warmup=warmup)
         for label, launches in prepared.items():
@@ -271,7 +275,16 @@ def _warm_up(launches: Prepared, heat: bool) -> None:
     """Where nothing is to be heated, whole replays before those that count would only take time."""
     launches.warm_up()
     if heat:
-        launches.time_us()
+        launches.begin()()
+
+
+def _begin(launches: Prepared, alone: bool) -> Finish:
+    """A replay under way, or over where nothing else may run beside it."""
+    finish = launches.begin()
+    if not alone:
+        return finish
+    time_us = finish()
+    return lambda: time_us
 
 
 def _inspect(label: str, launches: Prepared, arena: Arena, held: Contest) -> None:
