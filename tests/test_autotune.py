@@ -20,7 +20,7 @@ def named(layout, number, enqueue=None):
 def test_screening_keeps_the_fastest_right_ones_and_passes_the_limit_on():
     times, limits, asked = {0: 4.0, 1: None, 2: 1.0, 3: 2.0, 4: 9.0, 5: 3.0}, [], []
 
-    def time_call(call, limit_us):
+    def time_call(call, limit_us, meanwhile):
         limits.append(limit_us)
         return times[int(call.detail[5:])]
 
@@ -205,3 +205,62 @@ def test_where_submission_hides_a_launch_it_is_not_timed_by_itself():
     screened = tuner.screened([named("tn", number) for number in (9, 8, 7, 12, 30)], 3)
     assert [call.detail for call in screened] == ["rank=7", "rank=8", "rank=9"]
     assert probed == ["rank=9", "rank=8"], "from 8 us on the limit is no longer above what a submission adds"
+
+
+def test_the_next_algorithm_is_loaded_while_the_replays_of_the_one_before_run():
+    events = []
+
+    class Watching(FakeStopwatch):
+        def graph(self, contestant, launches, warm=True):
+            graph, name = super().graph(contestant, launches), contestant.detail[5:]
+            finish = graph.begin()
+            graph.time_us = lambda: events.append(f"first {name}") or finish()
+            graph.begin = lambda: events.append(f"begin {name}") or (lambda: events.append(f"wait {name}") or finish())
+            return graph
+
+    def call(number):
+        return named("tn", number, lambda *_: events.append(f"launch {number}"))
+
+    def refused(*_):
+        events.append("launch 6")
+        raise Refused
+
+    buffers = BothLayouts(BufferSets(Problem(8, 8, 8), 2, "cpu"))
+    tuner = AutoTuner(Watching(TIMES), buffers, (Refused,), lambda call: "", 2.0, 3)
+    screened = tuner.screened([], 1)
+    assert screened == []
+    screening = Screening(tuner._screen_us, lambda call: True, tuner._load)
+    screening.extend([call(7), call(5), named("tn", 6, refused), call(9), call(4)])
+    assert [one.detail for one in screening.best(9)] == ["rank=4", "rank=5", "rank=7", "rank=9"]
+    assert events == [
+        "launch 7", "first 7", "begin 7", "begin 7", "launch 5", "wait 7", "wait 7",
+        "first 5", "begin 5", "begin 5", "launch 6", "wait 5", "wait 5",
+        "launch 9", "first 9", "launch 4", "first 4", "begin 4", "begin 4", "wait 4", "wait 4",
+    ]  # fmt: skip
+    assert not tuner._stopwatch.open
+
+
+def test_of_two_under_way_when_the_context_broke_both_are_named():
+    broken = []
+
+    def crash(*_):
+        broken.append(True)
+
+    class Breaking(FakeStopwatch):
+        def graph(self, contestant, launches, warm=True):
+            graph = super().graph(contestant, launches)
+            finish = graph.begin()
+
+            def wait():
+                if broken:
+                    raise RuntimeError("CUDA error: an illegal memory access was encountered")
+                return finish()
+
+            graph.begin = lambda: wait
+            return graph
+
+    buffers = BothLayouts(BufferSets(Problem(8, 8, 8), 2, "cpu"))
+    tuner = AutoTuner(Breaking(TIMES), buffers, (Refused,), lambda call: "", 2.0, 3, fault=lambda: "CUDA_ERROR_UNKNOWN")
+    screening = Screening(tuner._screen_us, lambda call: True, tuner._load)
+    with pytest.raises(WorkerError, match="rank=8 or rank=7 broke the CUDA context: CUDA_ERROR_UNKNOWN"):
+        screening.extend([named("tn", 8), named("tn", 7, crash)])

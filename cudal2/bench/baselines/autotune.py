@@ -88,13 +88,21 @@ class Screening(Generic[Call]):
     Whoever takes the lead is checked at once: a wrong algorithm must not make the right ones look hopeless.
 
     Args:
-        time_call: Gives microseconds, or ``None`` for a call that failed or is beyond the limit it is given.
+        time_call: Gives microseconds, or ``None`` for a call that failed or is beyond the limit it is given; may call
+            what it is given besides while the device is busy.
         is_right: Whether a call's result is right; asked at most once per call.
+        load: Launches a call for the first time, which takes the host longer than the device.
     """
 
-    def __init__(self, time_call: Callable[[Call, float], float | None], is_right: Callable[[Call], bool]) -> None:
+    def __init__(
+        self,
+        time_call: Callable[[Call, float, Callable[[], None]], float | None],
+        is_right: Callable[[Call], bool],
+        load: Callable[[Call], None] = lambda call: None,
+    ) -> None:
         self._time_call = time_call
         self._is_right = is_right
+        self._load = load
         self._calls: list[Call] = []
         self._timed: list[tuple[float, int]] = []
         self._verdicts: dict[int, bool] = {}
@@ -106,14 +114,28 @@ class Screening(Generic[Call]):
 
     def extend(self, calls: Iterable[Call]) -> None:
         """Tries more calls."""
-        for call in calls:
-            number = len(self._calls)
-            self._calls.append(call)
-            time_us = self._time_call(call, _HOPELESS * self._best_us)
-            if time_us is None or (time_us < self._best_us and not self._right(number)):
-                continue
-            self._best_us = min(self._best_us, time_us)
-            self._timed.append((time_us, number))
+        following = iter(calls)
+        call = next(following, None)
+        while call is not None:
+            upcoming: list[Call | None] = []
+
+            def meanwhile() -> None:
+                upcoming.append(next(following, None))  # noqa: B023 - called before the next turn
+                for one in upcoming:  # noqa: B023
+                    if one is not None:
+                        self._load(one)
+
+            self._try(call, meanwhile)
+            call = upcoming[0] if upcoming else next(following, None)
+
+    def _try(self, call: Call, meanwhile: Callable[[], None]) -> None:
+        number = len(self._calls)
+        self._calls.append(call)
+        time_us = self._time_call(call, _HOPELESS * self._best_us, meanwhile)
+        if time_us is None or (time_us < self._best_us and not self._right(number)):
+            return
+        self._best_us = min(self._best_us, time_us)
+        self._timed.append((time_us, number))
 
     def best(self, count: int) -> list[Call]:
         """The ``count`` fastest right ones so far, best first."""
@@ -166,6 +188,7 @@ class AutoTuner:
         self._fault = fault
         self._soak_s = soak_s
         self._screened: dict[str, float] = {}
+        self._loaded: tuple[Baseline, Exception | None] | None = None
 
     def choose(
         self, calls: Sequence[LibraryCall], further: Mapping[Layout, Further] | None = None
@@ -179,7 +202,7 @@ class AutoTuner:
         finalists: list[LibraryCall] = []
         counts: dict[Layout, str] = {}
         for layout in dict.fromkeys(call.layout for call in calls):
-            screening: Screening[LibraryCall] = Screening(self._screen_us, self._is_right)
+            screening: Screening[LibraryCall] = Screening(self._screen_us, self._is_right, self._load)
             screening.extend(call for call in calls if call.layout == layout)
             first = screening.best(1)
             counts[layout] = self._explore(screening, (further or {}).get(layout))
@@ -195,7 +218,7 @@ class AutoTuner:
 
     def screened(self, calls: Sequence[Call], count: int) -> list[Call]:
         """The ``count`` fastest right ones, best first; all are launched, and so compiled, before any is timed."""
-        screening: Screening[Call] = Screening(self._screen_us, self._is_right)
+        screening: Screening[Call] = Screening(self._screen_us, self._is_right, self._load)
         screening.extend([call for call in calls if self._runs(call)])
         return screening.best(count)
 
@@ -205,12 +228,11 @@ class AutoTuner:
             return f"of={len(screening)}"
         offered, limits = len(screening), self._exploration
         most, started = offered + limits.calls, limits.clock()
+        in_time = lambda call: limits.clock() - started < limits.seconds  # noqa: E731
         while len(screening) < most:
             step = min(len(screening) + _STEP, most)
-            for call in itertools.islice(further.near(screening.best(_LEADERS)), step - len(screening)):
-                if limits.clock() - started >= limits.seconds:
-                    break
-                screening.extend([call])
+            near = itertools.islice(further.near(screening.best(_LEADERS)), step - len(screening))
+            screening.extend(itertools.takewhile(in_time, near))
             if len(screening) < step:
                 break  # out of time, or of configurations
         return f"of={len(screening)} enumerated={len(screening) - offered} checked={further.checked}"
@@ -234,10 +256,20 @@ class AutoTuner:
             return False
         return True
 
-    def _screen_us(self, call: Baseline, limit_us: float) -> float | None:
+    def _load(self, call: Baseline) -> None:
+        """The first launch, which loads the library's kernel; a refusal is raised when it is the call's turn."""
         try:
             with self._trial(call):
-                time_us = self._short_us(call, limit_us)
+                call.on(self._buffers).launch(0, self._stopwatch.stream)
+        except self._errors as error:
+            self._loaded = call, error
+        else:
+            self._loaded = call, None
+
+    def _screen_us(self, call: Baseline, limit_us: float, meanwhile: Callable[[], None]) -> float | None:
+        try:
+            with self._trial(call):
+                time_us = self._short_us(call, limit_us, meanwhile)
         except self._errors as error:
             logger.info("%s does not run: %s", call.detail, error)
             return None
@@ -245,11 +277,14 @@ class AutoTuner:
             self._screened[call.detail] = time_us
         return time_us
 
-    def _short_us(self, call: Baseline, limit_us: float) -> float | None:
+    def _short_us(self, call: Baseline, limit_us: float, meanwhile: Callable[[], None]) -> float | None:
         """Best of a few short graphs; of one if it is beyond the limit, ``None`` if the first launch is."""
         contestant = call.on(self._buffers)
-        # The first launch loads the library's kernel; only the next one tells its time.
-        contestant.launch(0, self._stopwatch.stream)
+        loaded, self._loaded = self._loaded, None
+        if loaded is None or loaded[0] is not call:
+            contestant.launch(0, self._stopwatch.stream)  # only the next one tells its time
+        elif loaded[1] is not None:
+            raise loaded[1]
         # Who keeps up takes about as long as the best; only the first has nothing to go by.
         likely_us = limit_us / _HOPELESS
         if limit_us > _ROUGH_OVERHEAD_US:  # below that one launch between two events tells little
@@ -263,6 +298,7 @@ class AutoTuner:
             if first_us > limit_us:
                 return first_us
             again = [graph.begin() for _ in range(_SCREEN_REPLAYS - 1)]
+            meanwhile()
             return min(first_us, *(finish() for finish in again))
         finally:
             graph.close()
@@ -282,7 +318,8 @@ class AutoTuner:
             if fault is None:
                 raise
             advice = "enumerated_results: 0 in the file of --bench leaves what is enumerated out"
-            raise WorkerError(f"{call.detail} broke the CUDA context: {fault} ({advice})") from error
+            names = [call.detail, *([self._loaded[0].detail] if self._loaded is not None else [])]
+            raise WorkerError(f"{' or '.join(names)} broke the CUDA context: {fault} ({advice})") from error
 
     def _compare(self, calls: Sequence[LibraryCall]) -> list[float]:
         graphs = []
