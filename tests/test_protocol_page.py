@@ -53,6 +53,7 @@ def test_the_version_is_the_one_in_every_record():
         f"[{SETTINGS.replays}] replays",
         f"more than {SETTINGS.l2_multiple:g} L2 sizes",
         f"a buffer of {SETTINGS.l2_multiple:g} L2 sizes is *read*, {('once', 'twice')[timing.FLUSH_PASSES - 1]} if",
+        f"{timing._LAUNCHES_PER_PASS:,} launches of the graph",
         f"below {SETTINGS.quarantine_fraction:g} of `physical_us`",
         f"Workspace [{SETTINGS.workspace_bytes >> 20} MiB]",
         f"up to [{SETTINGS.heuristic_results}] heuristic answers",

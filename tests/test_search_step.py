@@ -59,7 +59,7 @@ class Stopwatch(timing.Stopwatch):
     def __init__(self, host: Host, sets: BufferSets) -> None:
         self.host, self.sets = host, sets
 
-    def begin(self, enqueue):
+    def begin(self, enqueue, launches=0):
         self.sets.poison()
         before = self.host.launched
         self.host.events.append("replay")

@@ -125,7 +125,8 @@ def test_launches_are_captured_once_and_never_between_the_events(monkeypatch: py
         def launch(self, stream: int) -> None:
             seen.append("launch")
 
-    def begin(enqueue: Any) -> Any:
+    def begin(enqueue: Any, launches: int) -> Any:
+        assert launches == 100
         seen.append("start")
         enqueue()
         return lambda: 3.0
@@ -138,9 +139,11 @@ def test_launches_are_captured_once_and_never_between_the_events(monkeypatch: py
     assert seen == ["capture", *["start", "launch", "launch"] * 2]
 
 
-@pytest.mark.parametrize(("idle", "passes"), [(True, 2), (False, 1)])
+@pytest.mark.parametrize(
+    ("idle", "launches", "passes"), [(True, 0, 2), (True, 999, 2), (True, 10_080, 12), (False, 10_080, 1)]
+)
 def test_l2_is_read_before_the_first_event_and_longer_where_nothing_hides_the_submission(
-    monkeypatch: pytest.MonkeyPatch, idle: bool, passes: int
+    monkeypatch: pytest.MonkeyPatch, idle: bool, launches: int, passes: int
 ) -> None:
     seen: list[str] = []
 
@@ -161,7 +164,7 @@ def test_l2_is_read_before_the_first_event_and_longer_where_nothing_hides_the_su
     stopwatch._flush, stopwatch._sink = torch.full((1000,), 0.5), torch.empty(())
     read = torch.sum
     monkeypatch.setattr(torch, "sum", lambda *arguments, **named: seen.append("read") or read(*arguments, **named))
-    finish = stopwatch.begin(lambda: seen.append("launches"))
+    finish = stopwatch.begin(lambda: seen.append("launches"), launches)
     assert seen == ["query", "poison", *["read"] * passes, "event", "launches", "event"], "asked before it has work"
     assert finish() == 2.0 and seen[-1] == "wait" and stopwatch._sink == 500.0
 
@@ -235,10 +238,10 @@ class RisingClocks:
     def __init__(self, once_ms: float, sets: int) -> None:
         self.sets, self.stream, self.once_ms, self.runs = SimpleNamespace(count=sets), 0, once_ms, 0
 
-    def time_ms(self, enqueue: Any) -> float:
+    def time_ms(self, enqueue: Any, launches: int) -> float:
         return self.begin(enqueue)()
 
-    def begin(self, enqueue: Any) -> Any:
+    def begin(self, enqueue: Any, launches: int = 0) -> Any:
         before = self.runs
         enqueue()
         once_ms = (self.runs - before) * self.once_ms
