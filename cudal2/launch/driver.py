@@ -159,7 +159,8 @@ class Graph:
         graph = check(cuda.cuStreamEndCapture(stream), "cuStreamEndCapture")
         try:
             # Never cuGraphExecUpdate: a kernel launched without a cluster size keeps that of the graph before, and the
-            # last CTAs of a grid that is no multiple of it do not run (driver 580.159).
+            # last CTAs of a grid that is no multiple of it do not run; of equal kernels without PDL, updated graphs of
+            # 96 launches took 3 to 15 % longer than new ones (driver 580.159).
             self._exec: Any = check(cuda.cuGraphInstantiate(graph, 0), "cuGraphInstantiate")
         finally:
             cuda.cuGraphDestroy(graph)
