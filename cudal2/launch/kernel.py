@@ -11,6 +11,7 @@ from cudal2.build.artifact import BuiltKernel
 from cudal2.launch.collective import HostLibrary
 from cudal2.launch.driver import LaunchError, Module, ZeroedBuffer, error_name
 from cudal2.launch.plan import LaunchPlan, ParamSets, Words, plan_launch
+from cudal2.launch.slim import without_unread_variables
 from cudal2.launch.tensor_map import MapCache
 from cudal2.problem import Problem
 from cudal2.space.config import KernelConfig, Sm90CollectiveConfig
@@ -33,7 +34,8 @@ class LoadedKernel:
         self.built = built
         geometry = family_of(config).geometry
         self._host = HostLibrary(built.library_path) if built.library_path is not None else None
-        self._module = Module(built.cubin_path.read_bytes(), built.entry, geometry.smem_bytes(config))
+        image = without_unread_variables(built.cubin_path.read_bytes())
+        self._module = Module(image, built.entry, geometry.smem_bytes(config))
         if geometry.cluster_size(config) > SM90.cluster_size_portable:
             self._module.allow_large_clusters()
 
