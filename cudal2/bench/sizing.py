@@ -11,7 +11,7 @@ from cudal2.bench.timing import SIZING_MARGIN, Contestant, Finish, Stopwatch, Ti
 #: Length, at most, of the short graph that tells the time that sizes the long one.
 _SIZING_MS = 0.5
 #: The same where only a guess says how many launches that are: who is slower than that takes longer.
-_SHORTEST_MS = 0.25
+_SHORTEST_MS = 0.35
 #: A replay longer than this is one graph several times over, so that captures do not cost more than timing.
 _GRAPH_MS = 2.0
 
