@@ -254,7 +254,9 @@ def test_the_readme_says_what_its_summary_leaves_out() -> None:
     proposed = {(one.problem, one.config) for one in rows}
     assert sum(one in proposed for one in chosen) < 0.1 * len(chosen)
     standings = [board.standing() for board in server_boards(load_latencies().rows)]
-    assert standings and all(one is not None and figures(one.shapes)["device"].ratio < 1.0 for one in standings)
+    assert standings and all(
+        one is not None and abs(figures(one.shapes)["device"].ratio - 1.0) < 0.05 for one in standings
+    )
     text = " ".join((Path(__file__).parents[1] / "README.md").read_text().split())
     assert "Of the winners below few are the policy's" in text
-    assert "the submission makes the difference, device times are no shorter" in text
+    assert "the submission makes the difference, device times differ by 3 to 5 %" in text
