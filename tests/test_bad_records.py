@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,7 @@ from fabricated_servings import serving_rows
 from cudal2.cli import main as cli
 from cudal2.errors import RecordError, TableError
 from cudal2.problem import Problem
+from cudal2.records.counters import Counters, Profile
 from cudal2.records.fingerprint import Fingerprint
 from cudal2.records.parquet import read_table
 from cudal2.records.recording import Recording, read_records
@@ -23,6 +26,11 @@ from cudal2.records.shards import RecordLog, read_shards
 from cudal2.table import KernelTable
 
 NAN, INF = float("nan"), float("inf")
+#: Whose order as texts would not be that of times, or that never was.
+NO_TIMES = ("x", " ", "\x00", "2026", "2026-01-01", "2026-01-01 00:00:00+00:00", "2026-01-01T00:00:00",
+            "2026-01-01T00:00:00Z", "2026-01-01T00:00:00+01:00", "2026-13-01T00:00:00+00:00",
+            "2026-02-30T00:00:00+00:00", "2026-01-01T24:01:00+00:00", "2026-01-01T00:00:00.1+00:00",
+            "2026-01-01T00:00:00+00:00\n", "9999999-01-01T00:00:00+00:00", "٢٠٢٦-01-01T00:00:00+00:00")  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -56,6 +64,7 @@ def test_a_file_from_before_processes_were_counted_reads_as_one_process(publishe
         *((name, None, None) for name in ("m", "acc", "status", "pdl", "compile_s", "mode", "contestant")),
         *(("status", value, None) for value in ("weird", "timeout", "")),
         *(("m", value, None) for value in (0, -1)),
+        *(("utc", value, None) for value in (None, *NO_TIMES)),
         ("mode", "weird", None),
         ("acc", "fp8", None),
         ("tile_m", 7, None),
@@ -163,6 +172,37 @@ def test_times_and_modes_that_are_none(tmp_path: Path, name: str, value: Any) ->
     log.path.write_text(f"{header}\n{json.dumps({**json.loads(row), name: value})}\n")
     with pytest.raises(RecordError):
         read_records(tmp_path)
+
+
+@pytest.mark.parametrize("utc", NO_TIMES, ids=ascii)
+@pytest.mark.parametrize("kind", ["finals", "latency", "counters"])
+def test_a_time_stamp_that_is_none_is_named_with_file_and_line(tmp_path: Path, kind: str, utc: str, run: Any) -> None:
+    rows: list[Any] = final_rows("64_64_64", 2.0, {"cublaslt_auto_tn": 3.0})
+    rows = serving_rows("64_64_64", 10.0, {"cublaslt_auto_tn": 12.0}) if kind == "latency" else rows
+    written, asked = {
+        "finals": ("measurement", ("report", "--finals")),
+        "latency": ("latency", ("report", "--latency")),
+        "counters": ("profile", ("table", "make", tmp_path, "--out", tmp_path / "t.json", "--counters")),
+    }[kind]
+    if kind == "counters":
+        rows = [Profile(rows[0].problem, "torch", None, Counters(), "", 1, "", "", "", rows[0].utc)] * 2
+    with RecordLog(tmp_path, FINGERPRINT) as log:
+        log.write_row(written, rows[0].to_dict())
+        log.write_row(written, {**rows[1].to_dict(), "utc": utc})
+    code, _, err = run(*asked, tmp_path)
+    assert code == 2 and err.startswith(f"error: {log.path}:3: 'utc' is ") and len(err.splitlines()) == 1
+
+
+@pytest.mark.parametrize("utc", ["2026-01-01T00:00:00+00:00", "2026-01-01T00:00:00.123+00:00", "", "µs"])
+def test_the_writers_spellings_of_a_time_are_read(tmp_path: Path, published: Path, utc: str) -> None:
+    utc = utc if utc != "µs" else datetime(2026, 1, 1, microsecond=1, tzinfo=timezone.utc).isoformat()
+    rows = [replace(row, utc=utc) for row in final_rows("64_64_64", 2.0, {"torch": 3.0})]
+    with RecordLog(tmp_path / "run", FINGERPRINT) as log:
+        log.append(rows)
+    assert list(read_shards(tmp_path / "run").measurements) == rows
+    assert {
+        row.utc for row in read_records(with_column(published, tmp_path / "a.parquet", "utc", utc)).measurements
+    } == {utc}
 
 
 @pytest.fixture(scope="module")

@@ -5,6 +5,7 @@ import importlib.util
 import json
 import subprocess
 import sys
+from dataclasses import asdict
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -55,7 +56,8 @@ def test_a_recorded_command_names_no_place_of_the_machine():
 
 def test_a_damaged_record_is_named_and_none_at_all_is_fine(tmp_path):
     assert load_benchmarks(tmp_path / "absent") == {}
-    for text in ("{", '{"name": "build"}'):
+    undated = [json.dumps({**asdict(benchmark("build", {})), "utc": utc}) for utc in ("", "x", "2026-13-01", None, 5)]
+    for text in ("{", '{"name": "build"}', *undated):
         (tmp_path / "bad.json").write_text(text)
         with pytest.raises(RecordError, match=r"bad\.json is no benchmark record"):
             load_benchmarks(tmp_path)

@@ -23,6 +23,7 @@ from cudal2.table import KernelTable
 SCRIPTS = Path(__file__).parent.parent / "scripts"
 OLD, NEW = "fedcba9876543210", "0123456789abcdef"
 BEFORE = replace(FINGERPRINT, generator_version=OLD)
+FIRST, SECOND, THIRD = (f"2000-01-01T0{hour}:00:00+00:00" for hour in (1, 2, 3))
 
 
 def script(name: str) -> ModuleType:
@@ -79,11 +80,11 @@ def test_restamping_nothing_is_refused(arguments: list[str], message: str, capsy
 
 
 def test_finals_are_split_into_figures_and_what_selections_timed(tmp_path: Path) -> None:
-    chosen, other = (replace(row, utc="1") for row in rows(Problem(64, 64, 64), Problem(64, 64, 128)))
+    chosen, other = (replace(row, utc=FIRST) for row in rows(Problem(64, 64, 64), Problem(64, 64, 128)))
     other = replace(other, times_us=(0.1,))
-    again = replace(chosen, times_us=(2.0,), utc="3")
-    library = replace(chosen, contestant="cublaslt_auto_tn", config=None, utc="2")
-    figures = [replace(chosen, utc="2"), library]
+    again = replace(chosen, times_us=(2.0,), utc=THIRD)
+    library = replace(chosen, contestant="cublaslt_auto_tn", config=None, utc=SECOND)
+    figures = [replace(chosen, utc=SECOND), library]
     for at, measured in enumerate(([chosen, other, *figures], [again])):
         with RecordLog(tmp_path / "run", replace(BEFORE, generator_version=("+".join((OLD, NEW)), OLD)[at])) as log:
             log.append(measured)

@@ -23,7 +23,9 @@ from cudal2.records.shards import RecordLog, read_shards
 PROBLEM = Problem(64, 4096, 64)
 
 
-def latency(contestant="sm90_ws", base_us=10.0, *, mnk="64_4096_64", state="warm", utc="2000-01-01", **values):
+def latency(
+    contestant="sm90_ws", base_us=10.0, *, mnk="64_4096_64", state="warm", utc="2000-01-01T00:00:00+00:00", **values
+):
     """Eight blocks of five requests, drifting up together; the last request of each block is five times as late."""
     blocks = tuple(
         tuple(round(base_us * (1 + 0.01 * block) * (5.0 if index == 4 else 1.0), 2) for index in range(5))
@@ -124,7 +126,7 @@ def test_a_serving_takes_the_better_layout_and_never_a_library_as_ours():
 
 def test_the_newest_serving_of_each_state_counts():
     rows = [
-        latency(base_us=10.0, utc="2000-01-02"), latency(base_us=5.0, utc="2000-01-01"),
+        latency(base_us=10.0, utc="2000-01-02T00:00:00+00:00"), latency(base_us=5.0, utc="2000-01-01T00:00:00+00:00"),
         latency(state="idle_cold"), latency(mnk="64_64_64", state="loaded"),
     ]  # fmt: skip
     found = summaries(rows)

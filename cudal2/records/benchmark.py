@@ -7,6 +7,7 @@ import os
 import platform
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ class Benchmark:
     Attributes:
         name: What was measured: ``build``, ``measure``, ``judge``, ``repeat``, ``replay`` or ``search``.
         command: What to type to measure it again.
-        utc: ISO time at the end.
+        utc: ISO date or time at the end.
         machine: GPU where one is measured, else processor and cores.
         version: cudal2 version.
         figures: What the script printed.
@@ -49,6 +50,7 @@ def load_benchmarks(directory: Path) -> dict[str, Benchmark]:
     for path in sorted(directory.glob("*.json")):
         try:
             benchmark = Benchmark(**json.loads(path.read_text(encoding="utf-8")))
+            date.fromisoformat(benchmark.utc[:10])
         except (ValueError, TypeError) as error:
             raise RecordError(f"{path} is no benchmark record: {error}; write it again with --out") from error
         found[benchmark.name] = benchmark

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
+import re
 import types
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
+from datetime import datetime
 from functools import cache
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
@@ -14,6 +16,9 @@ from cudal2.problem import Problem
 from cudal2.space.config import KernelConfig
 
 Row = TypeVar("Row")
+
+#: One spelling, so that the order of texts is that of times.
+UTC_PATTERN = r"^[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}([.][0-9]{3}([0-9]{3})?)?[+]00:00$"
 
 
 def to_plain(row: Any) -> dict[str, Any]:
@@ -51,14 +56,30 @@ def checked(row: Row) -> Row:
         row: A dataclass made from plain values.
 
     Raises:
-        RecordError: A field holds something else, or a number that is not finite or out of all bounds.
+        RecordError: A field holds something else, a number that is not finite or out of all bounds, or as ``utc`` what
+            is neither empty nor a time.
     """
     for name, kind in _kinds(type(row)).items():  # type: ignore[arg-type]  # a class is hashable
         value = getattr(row, name)
         if not _holds(value, kind):
             shown = repr(value)[:40] if isinstance(value, (str, float, bool)) else f"a {type(value).__name__}"
             raise RecordError(f"'{name}' is {shown}, which it cannot be: the file is damaged")
+    check_utc(getattr(row, "utc", ""))
     return row
+
+
+def check_utc(text: str) -> None:
+    """Lets pass what is empty, unknown, or a time as :meth:`~datetime.datetime.isoformat` writes it in UTC.
+
+    Raises:
+        RecordError: It is neither.
+    """
+    try:
+        known = not text or bool(re.fullmatch(UTC_PATTERN, text) and datetime.fromisoformat(text))
+    except ValueError:
+        known = False
+    if not known:
+        raise RecordError(f"'utc' is {text[:40]!r}, no ISO time in UTC: the file is damaged")
 
 
 @cache

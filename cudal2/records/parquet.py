@@ -21,6 +21,7 @@ from cudal2.atomic import write_atomically
 from cudal2.errors import Cudal2Error, RecordError, first_line
 from cudal2.problem import Problem
 from cudal2.records.fingerprint import Fingerprint
+from cudal2.records.kinds import UTC_PATTERN
 from cudal2.records.measurement import PROTOCOL_VERSION, SCHEMA_VERSION, Measurement, Mode, Status
 from cudal2.records.shards import dedupe
 from cudal2.settings import Limit, SpaceSettings
@@ -232,7 +233,7 @@ def _check_rows(path: Path, table: pa.Table, axes: tuple[str, ...]) -> None:
     """What a reader takes for granted of every row; whole columns at once.
 
     Raises:
-        RecordError: A value is missing, or a time is none.
+        RecordError: A value is missing, or a time or time stamp is none.
     """
     optional = {*axes, "max_error", "registers", "spill_bytes", "smem_bytes"}
     optional |= {"sm_clock_mhz", "power_w", "temperature_c", "throttle"}
@@ -251,6 +252,19 @@ def _check_rows(path: Path, table: pa.Table, axes: tuple[str, ...]) -> None:
         wrong = set(table.column(name).cast(pa.string()).unique().to_pylist()) - set(known)
         if wrong:
             raise RecordError(f"{path}: '{name}' is '{min(wrong)}' in a row, none of {', '.join(known)}")
+    _check_utc(path, table.column("utc"))
+
+
+def _check_utc(path: Path, column: pa.ChunkedArray) -> None:
+    """:func:`~cudal2.records.kinds.check_utc` of a whole column: 10,000 rows in a millisecond."""
+    known = column.filter(pc.not_equal(column, ""))
+    try:
+        spelt = pc.all(pc.match_substring_regex(known, UTC_PATTERN), min_count=0).as_py()
+        known.cast(pa.timestamp("us", tz="UTC"))
+    except pa.ArrowInvalid:
+        spelt = False
+    if not spelt:
+        raise RecordError(f"{path}: a row's 'utc' is no ISO time in UTC: the file is damaged")
 
 
 def measurement_at(table: pa.Table, row: int, family: str) -> Measurement:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -136,7 +135,7 @@ def _kernels_speed(shards: Shards) -> list[Row]:
 
 def _span(shards: Shards) -> str:
     dates = sorted(row.utc for row in shards.measurements if row.utc)
-    return " to ".join(dict.fromkeys(_date(date) for date in (dates[0], dates[-1]))) if dates else "undated"
+    return " to ".join(dict.fromkeys(date[:10] for date in (dates[0], dates[-1]))) if dates else "undated"
 
 
 def _provenance(shards: Shards) -> str:
@@ -166,10 +165,6 @@ def _provenance(shards: Shards) -> str:
 def _device(fingerprint: Fingerprint) -> str:
     lt = fingerprint.cublaslt
     return f"{fingerprint.gpu} (driver {fingerprint.driver}, CUDA {fingerprint.cuda}, cuBLASLt {lt})"
-
-
-def _date(utc: str) -> str:
-    return datetime.fromisoformat(utc.replace("Z", "+00:00")).date().isoformat()
 
 
 def _table(found: Sequence[Board], shown: Collection[str]) -> str:
