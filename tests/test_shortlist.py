@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import itertools
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -16,6 +17,7 @@ from cudal2.problem import Problem
 from cudal2.records.measurement import Measurement, Status
 from cudal2.records.recording import Recording
 from cudal2.runners.plan import ByFamily, families_of, in_passes, part_of, read_plan, write_plan
+from cudal2.search import shortlist
 from cudal2.search.shortlist import Shortlister, analytic_shortlist
 from cudal2.search.surrogate import Surrogate, features, log_behind
 from cudal2.settings import load_space
@@ -86,6 +88,31 @@ def test_a_shortlist_is_legal_diverse_and_led_by_what_the_records_like(known: li
     assert len({config.build_name for config in found}) >= 4
     assert found == shortlister.shortlist(NEW, 8)
     assert not set(shortlister.shortlist(NEW, 8, tried=set(found))) & set(found)
+
+
+@pytest.mark.parametrize("space", [WS, SMALL], ids=lambda space: space.family.name)
+def test_a_pattern_is_tried_with_every_value_of_the_axes_that_shapes_decide(
+    space: SearchSpace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    configs = space.sample(NEW, np.random.default_rng(3), 3, replace=False)
+    patterns = [shortlist._pattern(config) for config in configs]
+    compared = [axis for axis in space.axes if axis.name in shortlist._COMPARED]
+    free = {axis.name for axis in space.axes if axis in compared or not axis.compile_time}
+    every = [
+        replace(pattern, **dict(zip((axis.name for axis in compared), values, strict=True)))
+        for pattern in patterns
+        for values in itertools.product(*(axis.values for axis in compared))
+    ]
+    flats = np.unique([space.flat(config) for config in every])
+    assert {axis.name for axis in compared} == set(shortlist._COMPARED) & {axis.name for axis in space.axes}
+    for config, pattern in zip(configs, patterns, strict=True):
+        assert all((getattr(pattern, axis.name) == axis.values[0]) for axis in space.axes if axis.name in free)
+        assert replace(pattern, **{name: getattr(config, name) for name in free}) == config
+    found = shortlist._Bank(space, patterns, NEW)._flats
+    assert sorted(found) == flats[space.allowed(flats, NEW, by_size=False)].tolist()
+    assert not len(shortlist._Bank(space, (), NEW)._flats)
+    monkeypatch.setattr(shortlist, "_PATTERNS_AT_ONCE", 1)
+    assert sorted(shortlist._Bank(space, patterns, NEW)._flats) == sorted(found)
 
 
 def test_nothing_to_learn_from_is_said() -> None:

@@ -20,9 +20,10 @@ from cudal2.floor import floor_us
 from cudal2.problem import Problem
 from cudal2.search.analytic import columns_of, predict_us, rank
 from cudal2.search.surrogate import Behind, Surrogate
+from cudal2.space.axes import Axis
 from cudal2.space.config import KernelConfig, Sm90SmallConfig, Sm90WsConfig
 from cudal2.space.families import FAMILIES
-from cudal2.space.refit import transposed, with_axes
+from cudal2.space.refit import transposed
 from cudal2.space.space import SearchSpace
 
 #: A configuration is a pattern for other shapes if it is one of so many, and not further behind, on a shape of its own.
@@ -34,11 +35,13 @@ KERNELS = 24
 SAME_KERNEL, SAME_KIND, SAME_WAY = 0.03, 0.02, 0.01
 #: Above this floor the latency family has nothing to say, nor records.
 SMALL_BELOW_US = 5.0
+#: Patterns have a few thousand choices each, which are held in memory together.
+_PATTERNS_AT_ONCE = 64
 #: Records of these families and no others make patterns.
 _FAMILIES = (Sm90WsConfig.family, Sm90SmallConfig.family)
-_LEAST_STAGES = {
-    family: min(axis.values) for family in _FAMILIES for axis in FAMILIES[family].axes if axis.name == "stages"
-}
+#: What a pattern is compared by on each shape, with every value where legal: splits and how their sums meet, rings,
+#: what L2 is told, waves, what of A stays.
+_COMPARED = ("split_k", "split_via", "stages", "store_hint", "persistent", "resident_a")
 
 
 class Shortlister:
@@ -93,7 +96,7 @@ class Shortlister:
 
 
 class _Bank:
-    """The patterns of one family with every split of K and depth of the ring, as flat indices.
+    """The patterns of one family with every legal choice of the axes they are compared by, as flat indices.
 
     Args:
         space: The full space of the family.
@@ -104,18 +107,12 @@ class _Bank:
     def __init__(self, space: SearchSpace, patterns: Sequence[KernelConfig], kind: Problem) -> None:
         self.family = space.family.name
         self._space = space
-        axes = {axis.name: axis for axis in space.axes}
-        self._stages = np.array(axes["stages"].values)
+        self._stages = np.array(next(axis.values for axis in space.axes if axis.name == "stages"))
         self._stride = space.stride("stages")
-        configs = [
-            with_axes(pattern, split_k=split, **choice)
-            for pattern in patterns
-            for split in axes["split_k"].values
-            for choice in _choices(pattern, split)
-        ]
-        first = np.unique(np.array([space.flat(config) for config in configs if space.holds(config)], np.int64))
-        flats = (first[:, None] + np.arange(len(self._stages)) * self._stride).ravel()
-        self._flats = flats[space.allowed(flats, kind, by_size=False)]
+        first = np.unique(np.array([space.flat(pattern) for pattern in patterns if space.holds(pattern)], np.int64))
+        compared = [axis for axis in space.axes if axis.name in _COMPARED]
+        parts = (_outer(part, space, compared) for part in np.array_split(first, len(first) // _PATTERNS_AT_ONCE + 1))
+        self._flats = np.concatenate([part[space.allowed(part, kind, by_size=False)] for part in parts])
 
     def kernels(self, problem: Problem) -> list[KernelConfig]:
         """Every legal pattern and split, with its deepest ring and with one about half as deep."""
@@ -131,12 +128,20 @@ class _Bank:
     def run_times(self, problem: Problem, kernels: Iterable[KernelConfig]) -> list[KernelConfig]:
         """Those of this family with every legal choice of the run-time axes."""
         axes = [axis for axis in self._space.axes if not axis.compile_time]
-        steps = [np.arange(len(axis)) * self._space.stride(axis.name) for axis in axes]
-        choices = reduce(np.add.outer, steps).ravel()
-        plain = {axis.name: axis.values[0] for axis in axes}
-        mine = [self._space.flat(replace(one, **plain)) for one in kernels if one.family == self.family]
-        flats = (np.array(mine, np.int64)[:, None] + choices).ravel()
+        mine = [self._space.flat(_plain(one, axes)) for one in kernels if one.family == self.family]
+        flats = _outer(np.array(mine, np.int64), self._space, axes)
         return [self._space.from_flat(int(flat)) for flat in flats[self._space.allowed(flats, problem)]]
+
+
+def _plain(config: KernelConfig, axes: Iterable[Axis]) -> KernelConfig:
+    """With the first value of each axis."""
+    return replace(config, **{axis.name: axis.values[0] for axis in axes})
+
+
+def _outer(flats: NDArray[np.int64], space: SearchSpace, axes: Iterable[Axis]) -> NDArray[np.int64]:
+    """Flat indices of configurations that are plain on some axes, each with every choice of those."""
+    steps = (np.arange(len(axis)) * space.stride(axis.name) for axis in axes)
+    return np.asarray(reduce(np.add.outer, steps, flats).ravel())
 
 
 def _largest(values: NDArray[Any], group: NDArray[Any]) -> NDArray[Any]:
@@ -169,23 +174,8 @@ def _patterns(behind: Behind) -> Iterator[KernelConfig]:
 
 def _pattern(config: KernelConfig) -> KernelConfig:
     """With the first value of what follows from the shape, or is tried both ways."""
-    first: dict[str, Any] = {"split_k": 1, "l2_prefetch": 0, "stages": _LEAST_STAGES[config.family]}
-    if isinstance(config, Sm90WsConfig):
-        first |= {"raster": "m", "group": 1, "persistent": False, "split_via": "cluster", "store_hint": "normal"}
-        first |= {"resident_a": 0}
-    return with_axes(config, **first)
-
-
-def _choices(pattern: KernelConfig, split: int) -> list[dict[str, Any]]:
-    """What to compare kernels by, beside splits and rings: how sums meet, what L2 is told, waves, what of A stays."""
-    if not isinstance(pattern, Sm90WsConfig):
-        return [{}]
-    ways = ("cluster", "workspace") if split > 1 else ("cluster",)
-    hints = ("normal", "evict_first") if pattern.epilogue == "tma" else ("normal",)
-    runs: list[dict[str, Any]] = [{"persistent": False}, {"persistent": True}]
-    if split == 1:
-        runs += [{"persistent": True, "resident_a": k_tiles} for k_tiles in (1, 2, 4)]
-    return [{"split_via": way, "store_hint": hint, **run} for way in ways for hint in hints for run in runs]
+    axes = FAMILIES[config.family].axes
+    return _plain(config, (axis for axis in axes if axis.name in _COMPARED or not axis.compile_time))
 
 
 def _kernel(config: KernelConfig) -> tuple[str, str]:
