@@ -7,12 +7,17 @@ for the device to do but uploads of graphs.
 from __future__ import annotations
 
 import itertools
+import sys
 from collections import defaultdict
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from cudal2.bench.jobs import Candidate
-from cudal2.settings import BenchSettings
+from cudal2.cli.main import guarded
+from cudal2.errors import UsageError
+
+if TYPE_CHECKING:
+    from cudal2.bench.jobs import Candidate
+    from cudal2.settings import BenchSettings
 
 #: What a step enqueues, in order; replays follow.
 _PLACES = ("check", "sizing", "first of the reference", "first of the candidate")
@@ -82,3 +87,14 @@ def device_gaps(session: Any, candidates: Sequence[Candidate], settings: BenchSe
         timing.Stopwatch.begin, Checks.begin, Aftermath.look = kept  # type: ignore[method-assign]
     gaps = marks.gaps_ms(len(candidates))
     return [f"  {name:40s}{ms:8.3f} ms" for name, ms in gaps.items()]
+
+
+def main() -> None:
+    """Says what to run."""
+    raise UsageError(
+        "scripts/device_gaps.py is a part of scripts/step_breakdown.py, which prints its figures: run that"
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(guarded(main))

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import statistics
+import sys
 import time
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from cudal2.bench.jobs import Candidate
-from cudal2.settings import BenchSettings
+from cudal2.cli.main import guarded
+from cudal2.errors import UsageError
+
+if TYPE_CHECKING:
+    from cudal2.bench.jobs import Candidate
+    from cudal2.settings import BenchSettings
 
 
 def driver_costs(session: Any, candidates: Sequence[Candidate], settings: BenchSettings) -> list[str]:
@@ -92,3 +97,14 @@ def repeated(work: Callable[[], Any], times: int) -> Callable[[], None]:
         cuda.cuCtxSynchronize()
 
     return run
+
+
+def main() -> None:
+    """Says what to run."""
+    raise UsageError(
+        "scripts/graph_costs.py is a part of scripts/step_breakdown.py, which prints its figures: run that"
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(guarded(main))

@@ -1,6 +1,7 @@
 """Runs of the bench scripts: how they are kept, and what of them the README shows."""
 
 import argparse
+import ast
 import importlib.util
 import json
 import subprocess
@@ -120,6 +121,21 @@ def test_a_script_that_cannot_run_says_why_in_one_line(script, tmp_path):
     ran = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60)
     assert (ran.returncode, ran.stdout) == (2, "")
     assert ran.stderr.startswith("error: no.parquet") and ran.stderr.count("\n") == 1
+
+
+def test_every_script_does_something_when_it_is_run():
+    for path in SCRIPTS.glob("*.py"):
+        last = ast.parse(path.read_text()).body[-1]
+        assert isinstance(last, ast.If) and ast.unparse(last.test) == "__name__ == '__main__'", path.name
+        assert "guarded(main)" in ast.unparse(last.body[-1]), path.name
+
+
+@pytest.mark.parametrize("part", ["device_gaps", "graph_costs"])
+def test_a_part_of_a_script_names_the_script(part, tmp_path):
+    assert f"from {part} import " in (SCRIPTS / "step_breakdown.py").read_text()
+    ran = subprocess.run([sys.executable, SCRIPTS / f"{part}.py"], cwd=tmp_path, capture_output=True, text=True)
+    assert (ran.returncode, ran.stdout, ran.stderr.count("\n")) == (2, "", 1)
+    assert ran.stderr.startswith(f"error: scripts/{part}.py is a part of scripts/step_breakdown.py")
 
 
 def test_the_search_benchmark_asks_what_was_made_of_other_shapes():
