@@ -51,15 +51,19 @@ def covering(
 
 def _take(flats: NDArray[Any], space: SearchSpace, uncovered: list[NDArray[Any]], at_least: int) -> list[int]:
     """The best of the configurations until none adds anything, but so many at least; marks what they cover."""
-    digits = np.unravel_index(flats, space.dims) if any(left.any() for left in uncovered) or at_least else ()
+    # An axis that is covered adds nothing: few are left when all that is legal comes to be looked through.
+    axes = [(left, space.stride(axis.name)) for axis, left in zip(space.axes, uncovered, strict=True) if left.any()]
+    digits = [(left, flats // stride % len(left)) for left, stride in axes]
     taken: list[int] = []
-    while digits and len(taken) < len(flats):
-        gain = np.sum([left[digit] for left, digit in zip(uncovered, digits, strict=True)], axis=0)
+    while (digits or at_least) and len(taken) < len(flats):
+        gain = np.zeros(len(flats), np.int64)
+        for left, digit in digits:
+            gain += left[digit]
         gain[taken] = -1
         best = int(np.argmax(gain))
         if not gain[best] and len(taken) >= at_least:
             break
-        for left, digit in zip(uncovered, digits, strict=True):
+        for left, digit in digits:
             left[digit[best]] = 0
         taken.append(best)
     return [int(flats[at]) for at in taken]
