@@ -1,11 +1,13 @@
 """hgemm without a GPU: which operands are served, what a table decides, and what falls back says why, once."""
 
 import contextlib
+import gc
 import logging
 import subprocess
 import sys
 import threading
 import time
+import weakref
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -15,6 +17,7 @@ import torch
 from fabricated_recording import FINGERPRINT
 
 from cudal2.errors import EnvironmentProblemError, NothingValidError, NotLoadedError, ToolchainError, UsageError
+from cudal2.launch.driver import LaunchError
 from cudal2.launch.plan import plan_launch
 from cudal2.problem import Problem
 from cudal2.runtime import hgemm, kernels, op, reset, stats, warmup
@@ -182,11 +185,67 @@ def test_a_launch_belongs_to_one_stream_and_parameters_to_their_addresses(launch
     assert params[0] == params[1] == params[2] != params[3]
 
 
-def test_streams_and_captured_calls_have_workspaces_of_their_own(launched, monkeypatch):
-    capturing = set()
-    monkeypatch.setattr(kernels, "is_capturing", lambda stream: stream in capturing)
-    split = {"split_k": 2, "split_via": "workspace", "epilogue": "direct", "persistent": False}
-    route = launched.route(config=replace(CONFIG, **split))
+SPLIT = replace(CONFIG, split_k=2, split_via="workspace", epilogue="direct", persistent=False)
+
+
+@pytest.fixture
+def graphs(monkeypatch):
+    """What is captured: a list of streams, and one thing to set for each graph that is gone."""
+    found = SimpleNamespace(capturing=set(), gone=[], refused=False)
+
+    class Watch:
+        def __init__(self, stream):
+            if found.refused:
+                raise LaunchError(801, "CUDA_ERROR_NOT_SUPPORTED", "cuUserObjectCreate")
+            self.event = threading.Event()
+            found.gone.append(self.event)
+
+        def over(self):
+            return self.event.is_set()
+
+    monkeypatch.setattr(kernels, "is_capturing", lambda stream: stream in found.capturing)
+    monkeypatch.setattr(kernels, "GraphWatch", Watch)
+    monkeypatch.setattr(kernels, "_in_graphs", [])
+    return found
+
+
+def test_a_captured_call_s_workspace_lives_as_long_as_its_graph_and_dead_ones_do_not_pile_up(launched, graphs):
+    route = launched.route(config=SPLIT)
+    graphs.capturing.add(7)
+    for number in range(20):
+        route.launch(1024, 2048, 4096, 7)
+        if number % 2:
+            graphs.gone[-1].set()
+        assert len(kernels._in_graphs) == number // 2 + 1 + (number % 2)
+    alive = [launch for launch, watch in kernels._in_graphs if not watch.over()]
+    held = [weakref.ref(launch) for launch in alive]
+    launched.calls.clear()
+    del route, alive
+    reset()
+    kernels._params.cache_clear()
+    gc.collect()
+    assert all(one() is not None for one in held), "graphs may be replayed whatever became of the route"
+    for event in graphs.gone:
+        event.set()
+    launched.route(config=SPLIT).launch(1024, 2048, 4096, 7)
+    launched.calls.clear()
+    gc.collect()
+    assert len(kernels._in_graphs) == 1 and all(one() is None for one in held)
+
+
+def test_where_nothing_says_that_a_graph_is_gone_its_workspace_stays(launched, graphs, caplog):
+    graphs.capturing.add(7)
+    graphs.refused = True
+    route = launched.route(config=SPLIT)
+    for _ in range(2):
+        route.launch(1024, 2048, 4096, 7)
+    assert len(kernels._in_graphs) == len(launched.calls) == 2
+    assert "keeps a workspace of" in caplog.text and "CUDA_ERROR_NOT_SUPPORTED" in caplog.text
+
+
+def test_streams_and_captured_calls_have_workspaces_of_their_own(launched, graphs):
+    capturing = graphs.capturing
+    route = launched.route(config=SPLIT)
     for stream in (7, 7, 8):
         route.launch(1024, 2048, 4096, stream)
     capturing |= {7, 9}

@@ -5,7 +5,10 @@ Decides nothing about what is launched. Shares the primary context with torch, s
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+import ctypes
+from collections.abc import Callable, Iterator
+from functools import cache
 from typing import Any
 
 from cuda.bindings import driver as cuda
@@ -13,6 +16,8 @@ from cuda.bindings import driver as cuda
 from cudal2.errors import Cudal2Error
 
 _RELAXED = cuda.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED
+#: More than a ``sem_t`` takes on any Linux.
+_SEMAPHORE_BYTES = 64
 
 
 class LaunchError(Cudal2Error):
@@ -64,10 +69,30 @@ def is_capturing(stream: int) -> bool:
     return bool(check(cuda.cuStreamIsCapturing(stream), "cuStreamIsCapturing") == active)
 
 
+@contextlib.contextmanager
+def beside_captures() -> Iterator[None]:
+    """Memory may be allocated and given back within, whatever is captured meanwhile, and is no part of it."""
+    mode = check(cuda.cuThreadExchangeStreamCaptureMode(_RELAXED), "cuThreadExchangeStreamCaptureMode")
+    try:
+        yield
+    finally:
+        check(cuda.cuThreadExchangeStreamCaptureMode(mode), "cuThreadExchangeStreamCaptureMode")
+
+
 def context_fault() -> str | None:
     """Waits for the device; the name of the error that has made the context useless, if any."""
     code = int(cuda.cuCtxSynchronize()[0])
     return error_name(code) if code else None
+
+
+@cache
+def _libc() -> ctypes.CDLL:
+    libc = ctypes.CDLL(None)
+    libc.calloc.argtypes, libc.calloc.restype = (ctypes.c_size_t, ctypes.c_size_t), ctypes.c_void_p
+    libc.sem_init.argtypes = ctypes.c_void_p, ctypes.c_int, ctypes.c_uint
+    libc.sem_trywait.argtypes = (ctypes.c_void_p,)
+    libc.free.argtypes, libc.free.restype = (ctypes.c_void_p,), None
+    return libc
 
 
 class Module:
@@ -114,21 +139,58 @@ class ZeroedBuffer:
 
     def __init__(self, size_bytes: int) -> None:
         """Allocates and clears, and waits until that is done."""
-        mode = check(cuda.cuThreadExchangeStreamCaptureMode(_RELAXED), "cuThreadExchangeStreamCaptureMode")
-        try:
+        with beside_captures():
             self.address = int(check(cuda.cuMemAlloc(size_bytes), f"a workspace of {size_bytes} bytes"))
             stream = check(cuda.cuStreamCreate(cuda.CUstream_flags.CU_STREAM_NON_BLOCKING), "cuStreamCreate")
             check(cuda.cuMemsetD8Async(self.address, 0, size_bytes, stream), "cuMemsetD8Async")
             check(cuda.cuStreamSynchronize(stream), "cuStreamSynchronize")
             check(cuda.cuStreamDestroy(stream), "cuStreamDestroy")
-        finally:
-            check(cuda.cuThreadExchangeStreamCaptureMode(mode), "cuThreadExchangeStreamCaptureMode")
 
     def __del__(self) -> None:
         """Waits for what uses it, as ``cuMemFree`` does; in a faulted context there is nothing to give back."""
         address, self.address = getattr(self, "address", 0), 0
         if address:
-            cuda.cuMemFree(address)
+            with contextlib.suppress(LaunchError), beside_captures():
+                cuda.cuMemFree(address)
+
+
+class GraphWatch:
+    """Says when the graph that a stream is being captured into is gone, with every executable made of it.
+
+    The graph owns a user object whose destructor posts a semaphore. The driver holds it until launches under way have
+    finished, and calls it on a thread of its own, where neither Python nor the driver may be called (CUDA C++
+    Programming Guide, "CUDA User Objects").
+
+    Args:
+        stream: Handle of a stream that is being captured.
+
+    Raises:
+        LaunchError: The driver refused; nothing is watched.
+    """
+
+    def __init__(self, stream: int) -> None:
+        """Gives the graph its user object."""
+        graph = check(cuda.cuStreamGetCaptureInfo(stream), "cuStreamGetCaptureInfo")[2]
+        libc = _libc()
+        # Not memory of Python's: a graph may outlive the interpreter.
+        self._semaphore = int(libc.calloc(1, _SEMAPHORE_BYTES))
+        libc.sem_init(self._semaphore, 0, 0)
+        destroy = cuda.CUhostFn(ctypes.cast(libc.sem_post, ctypes.c_void_p).value)
+        unsynchronised = cuda.CUuserObject_flags.CU_USER_OBJECT_NO_DESTRUCTOR_SYNC
+        made = check(cuda.cuUserObjectCreate(self._semaphore, destroy, 1, unsynchronised), "cuUserObjectCreate")
+        move = cuda.CUuserObjectRetain_flags.CU_GRAPH_USER_OBJECT_MOVE
+        try:
+            check(cuda.cuGraphRetainUserObject(graph, made, 1, move), "cuGraphRetainUserObject")
+        except LaunchError:
+            cuda.cuUserObjectRelease(made, 1)
+            raise
+
+    def over(self) -> bool:
+        """Whether it is gone; host work only."""
+        if self._semaphore and not _libc().sem_trywait(self._semaphore):
+            _libc().free(self._semaphore)
+            self._semaphore = 0
+        return not self._semaphore
 
 
 class Graph:

@@ -16,7 +16,7 @@ from cudal2.build.cache import BuildCache, resolve_toolchain
 from cudal2.build.pool import build_here
 from cudal2.codegen import build_key
 from cudal2.errors import Cudal2Error, NotLoadedError
-from cudal2.launch.driver import LaunchError, is_capturing
+from cudal2.launch.driver import GraphWatch, LaunchError, is_capturing
 from cudal2.launch.kernel import KernelLaunch, LoadedKernel
 from cudal2.launch.plan import LaunchPlan, MapSpec, ParamSets, Words
 from cudal2.launch.tensor_map import encode
@@ -29,6 +29,10 @@ logger = logging.getLogger(__name__)
 
 #: Streams a route keeps a launch for; a launch belongs to one stream, so that threads need no lock.
 _MAX_STREAMS = 64
+
+#: Launches with a workspace that captured graphs hold, and what says when a graph is gone; ``None`` if nothing does.
+_in_graphs: list[tuple[KernelLaunch, GraphWatch | None]] = []
+_in_graphs_lock = threading.Lock()
 
 Loader = Callable[[KernelConfig, Problem], LoadedKernel]
 
@@ -55,7 +59,6 @@ class Route:
     sm_count: int = 0
     pdl: bool = False
     _launches: dict[int, KernelLaunch] = field(default_factory=dict, repr=False)
-    _in_graphs: list[KernelLaunch] = field(default_factory=list, repr=False)
 
     def __post_init__(self) -> None:
         """Derives what every call needs."""
@@ -72,7 +75,7 @@ class Route:
         """Enqueues on the stream; no synchronisation, nor allocation on the device but that of a workspace.
 
         A kernel that needs one has a workspace for each stream, made by the first call there, and one for each call
-        that a graph captured, kept for good since nothing says when the graph is gone.
+        that a graph captured. Those of graphs that are gone are given back when the next such call is captured.
 
         Raises:
             LaunchError: The driver refused; nothing was enqueued.
@@ -81,20 +84,26 @@ class Route:
         if launch is None:
             launch = self._prepare(stream)
         elif launch.workspace and is_capturing(stream):
-            launch = self._captured()
+            launch = self._captured(stream)
         launch.launch(_params(self, a, b, c, launch.workspace).kernel_params(0), stream)
 
     def _prepare(self, stream: int) -> KernelLaunch:
         if self.plan.workspace_bytes and is_capturing(stream):
-            return self._captured()
+            return self._captured(stream)
         if len(self._launches) >= _MAX_STREAMS:
             self._launches = {}
         return self._launches.setdefault(stream, self._new_launch())
 
-    def _captured(self) -> KernelLaunch:
+    def _captured(self, stream: int) -> KernelLaunch:
         """One more launch of its own: a graph may be replayed beside the stream it was captured on, at any time."""
-        launch = self._new_launch()
-        self._in_graphs.append(launch)
+        with _in_graphs_lock:
+            _in_graphs[:] = [(held, watch) for held, watch in _in_graphs if watch is None or not watch.over()]
+            launch = self._new_launch()
+            try:
+                _in_graphs.append((launch, GraphWatch(stream)))
+            except LaunchError as error:
+                logger.warning("a graph keeps a workspace of %d bytes for good: %s", self.plan.workspace_bytes, error)
+                _in_graphs.append((launch, None))
         return launch
 
     def _new_launch(self) -> KernelLaunch:

@@ -53,7 +53,8 @@ def hgemm(
 
     Never synchronises, and can be captured in a CUDA graph once the kernel is loaded (:func:`warmup`). Differentiable,
     and traceable by ``torch.compile``. Allocates nothing but the result; and a workspace, 32 MiB at most, where the
-    kernel splits K through one: at the first call on a stream, and in every call that a graph captures.
+    kernel splits K through one: at the first call on a stream, and in every call that a graph captures, given back once
+    the graph is gone and another such call is captured.
 
     Args:
         a: [m, k], fp16 or bf16, dense row-major.

@@ -9,7 +9,7 @@ torch = pytest.importorskip("torch")
 
 from cudal2.errors import NotLoadedError, TableError  # noqa: E402
 from cudal2.problem import Problem  # noqa: E402
-from cudal2.runtime import hgemm, op, reset, stats, warmup  # noqa: E402
+from cudal2.runtime import hgemm, kernels, op, reset, stats, warmup  # noqa: E402
 from cudal2.space.config import Sm90WsConfig  # noqa: E402
 from cudal2.table import Device, Entry, Header, KernelTable  # noqa: E402
 
@@ -223,6 +223,37 @@ def test_graphs_and_calls_that_run_at_once_share_no_workspace(table, layout):
     torch.cuda.synchronize()
     for result, left, right in (*captured, (called, a, b)):
         assert_right(result, left, right)
+
+
+def test_workspaces_of_graphs_that_are_gone_are_given_back(table, layout):
+    mnk = "256_512_4096"
+    warmup([mnk], table, layout=layout)
+    a, b = operands(mnk, layout)
+
+    def captured():
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            return graph, hgemm(a, b, table=table, strict=True)
+
+    kept, result = captured()
+    seen: list[int] = []
+    for _ in range(20):
+        graph, other = captured()
+        graph.replay()
+        torch.cuda.synchronize()
+        assert_right(other, a, b)
+        graph.reset()
+        del graph, other
+        end = time.monotonic() + 10.0
+        while time.monotonic() < end and sum(not watch.over() for _, watch in kernels._in_graphs) > 1:
+            time.sleep(0.001)
+        assert sum(not watch.over() for _, watch in kernels._in_graphs) == 1, "the driver says that a graph is gone"
+        seen.append(len(kernels._in_graphs))
+    assert max(seen[1:]) == 2, "one is alive, one is gone and not given back yet"
+    result.zero_()
+    kept.replay()
+    torch.cuda.synchronize()
+    assert_right(result, a, b)
 
 
 def test_a_capture_that_needs_loading_is_refused_by_name(table, layout):
