@@ -120,10 +120,10 @@ class Screening(Generic[Call]):
             upcoming: list[Call | None] = []
 
             def meanwhile() -> None:
-                upcoming.append(next(following, None))  # noqa: B023 - called before the next turn
-                for one in upcoming:  # noqa: B023
-                    if one is not None:
-                        self._load(one)
+                one = next(following, None)
+                upcoming.append(one)  # noqa: B023 - called before the next turn
+                if one is not None:
+                    self._load(one)
 
             self._try(call, meanwhile)
             call = upcoming[0] if upcoming else next(following, None)
