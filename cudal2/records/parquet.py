@@ -214,6 +214,7 @@ def read_table(path: Path) -> tuple[pa.Table, RecordingMetadata]:
         raise RecordError(f"{path}: wrong or missing columns {wrong}: made by another version?")
     try:
         table = table.select(schema.names).cast(schema.with_metadata(table.schema.metadata)).combine_chunks()
+        table.validate(full=True)  # a damaged dictionary is found by nothing else, but by the first to look a value up
     except (pa.ArrowException, ValueError) as error:
         raise RecordError(f"{path}: a column is of another kind ({first_line(error)})") from error
     _check_rows(path, table, axis_names(metadata.family))
