@@ -31,7 +31,7 @@ from cudal2.problem import Problem
 from cudal2.records.finals import REFERENCE, Comparison, latest_finals
 from cudal2.records.measurement import Measurement
 from cudal2.records.recording import bundled_recording, read_records
-from cudal2.records.shards import RecordLog, read_shards, shard_files
+from cudal2.records.shards import RecordLog, Shards, read_shards, shard_files
 from cudal2.runners.finals import already_judged, best_configs, run_finals
 from cudal2.runners.local import LocalRunner
 from cudal2.settings import load_bench, load_shapes
@@ -50,7 +50,7 @@ def main() -> None:
     left = [to_do(folder, plan) for folder in folders(arguments)]
     families = {config.family for _, configs in plan for config in configs}
     machine = judge_runs(arguments, left, families) if any(left) else gpu_of(folders(arguments)[0])
-    runs = [comparisons(read_shards(folder).measurements) for folder in folders(arguments) if shard_files(folder)]
+    runs = [comparisons(recorded(folder).measurements) for folder in folders(arguments) if shard_files(folder)]
     if len(runs) < 2:
         raise NothingValidError("fewer than two runs have figures: run the same command again")
     figures = agreement(runs)
@@ -99,15 +99,20 @@ def folders(arguments: argparse.Namespace) -> list[Path]:
     return [arguments.records / f"run{number}" for number in range(1, arguments.runs + 1)]
 
 
+def recorded(folder: Path) -> Shards:
+    """What a run holds; its sessions name the families of their own shapes, which may differ."""
+    return read_shards(folder, allow_mixed=True)
+
+
 def to_do(folder: Path, plan: Plan) -> Plan:
     """What a run has not judged yet."""
-    done = already_judged(read_shards(folder).measurements) if shard_files(folder) else set()
+    done = already_judged(recorded(folder).measurements) if shard_files(folder) else set()
     return [(problem, configs) for problem, configs in plan if problem not in done]
 
 
 def gpu_of(folder: Path) -> str:
     """The GPU that a run was made on."""
-    return read_shards(folder).fingerprint.gpu
+    return recorded(folder).fingerprint.gpu
 
 
 def judge_runs(arguments: argparse.Namespace, left: Sequence[Plan], families: Iterable[str]) -> str:

@@ -90,6 +90,18 @@ def test_every_run_is_kept_apart_and_compared(repeat, monkeypatch, tmp_path, cap
     assert len(repeat.requests) == 6, "what a run has judged is not judged again"
 
 
+def test_a_runs_sessions_may_be_of_the_kernels_of_other_families(repeat, monkeypatch, tmp_path, capsys):
+    run(repeat, monkeypatch)
+    first = next((tmp_path / "runs" / "repeat" / "run1").glob("*.jsonl"))
+    ours = read_shards(first)
+    other = dataclasses.replace(FINGERPRINT, generator_version="of-another-family")
+    with RecordLog(first.parent, other) as log:
+        log.append(dataclasses.replace(one, problem=Problem(64, 64, 192)) for one in ours.measurements[:2])
+    capsys.readouterr()
+    run(repeat, monkeypatch)
+    assert "6 pairs of runs" in capsys.readouterr().out and len(repeat.requests) == 6
+
+
 def test_agreement_goes_both_ways():
     wide, narrow = Comparison(1.0, 0.9, 1.1), Comparison(1.05, 1.04, 1.06)
     same, lost = Comparison(1.05, 1.03, 1.07), Comparison(0.9, 0.85, 0.95)

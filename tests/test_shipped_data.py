@@ -17,6 +17,7 @@ from cudal2.problem import Acc, Layout
 from cudal2.records.finals import Final, group_finals, latest_finals
 from cudal2.records.measurement import PROTOCOL_VERSION
 from cudal2.records.recording import Recording, bundled_recording, read_records
+from cudal2.report.board import boards
 from cudal2.report.summary import load_finals
 from cudal2.settings import BenchSettings
 from cudal2.space.families import FAMILIES
@@ -165,7 +166,30 @@ def test_the_protocol_says_how_finals_of_the_same_kernel_agree() -> None:
     )
     readme = " ".join((data_dir().parents[1] / "README.md").read_text().split())
     assert agreed < 0.95 * len(found), "or these pages need not say so"
-    assert "fewer finals of a shape agree than intervals of 95 % promise" in readme
+    assert "Fewer finals of a shape agree than intervals of 95 % promise" in readme
+
+
+def test_the_protocol_says_how_complete_runs_agree() -> None:
+    page = " ".join((data_dir().parents[1] / "docs" / "protocol.md").read_text().split())
+    columns = json.loads((data_dir() / "benchmarks" / "repeat.json").read_text())["figures"]["columns"].values()
+    agree, pairs, overlap = (sum(one[name] for one in columns) for name in ("agree", "pairs", "overlap"))
+    apart = max(one["largest_disagreement"] for one in columns)
+    assert not any(one["reversed"] for one in columns)
+    said = f"{agree} of {pairs} pairs agree so, {overlap} intervals overlap, no verdict is reversed, "
+    said += f"at most {apart:.1%} apart"
+    assert said.replace("%", " %") in page
+
+
+def test_the_kernels_page_says_how_ours_stand_beside_triton() -> None:
+    page = " ".join((data_dir().parents[1] / "kernels" / "README.md").read_text().split())
+    by_key = {board.key: board for board in boards(load_finals(data_dir() / "triton").measurements)}
+    on, off = (by_key[f"offline/fp32/{pdl}"].standing("triton") for pdl in ("on", "off"))
+    assert on and off and not on.losses
+    assert f"{on.overall.geomean:.3f}x, {on.overall.win} of {on.overall.n} won" in page
+    lost = ", ".join(f"{one.problem.mnk} lost at {one.ratio:.3f}" for one in off.losses)
+    assert f"{off.overall.geomean:.3f}x without it, {off.overall.win} won and {lost}" in page
+    theirs = on.overall.geomean / by_key["offline/fp32/on"].standing("cublaslt_auto").overall.geomean
+    assert f"takes {theirs:.2f}x cuBLASLt-AutoTuning" in page
 
 
 def test_axes_that_have_not_been_under_the_sanitizer_are_named() -> None:
