@@ -9,7 +9,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
+from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -94,8 +94,10 @@ def check_cases(
     with gpu_lock(gpu_key(device_index)), ThreadPoolExecutor(jobs) as threads:
         shares = [threads.submit(_share, turn, cases[job::jobs], job) for job in range(jobs)]
         try:
-            for share in as_completed(shares):
-                done |= {one.case: one for one in share.result()}
+            left = set(shares)
+            while left:  # in slices: a wait without an end may not see Ctrl-C
+                ended, left = wait(left, _POLL_S, FIRST_COMPLETED)
+                done |= {one.case: one for share in ended for one in share.result()}
         except BaseException:
             turn.stopped.set()
             raise
