@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from dataclasses import replace
 from datetime import datetime, timezone
 from pathlib import Path
@@ -114,10 +115,18 @@ def test_metadata_that_is_none(published: Path, tmp_path: Path, metadata: str) -
         Recording.load(tmp_path / "x.parquet")
 
 
+def dictionary_bytes(path: Path, *names: str) -> Iterator[int]:
+    """Where a file holds the values of these columns: no checksum is over the heads of such pages."""
+    group = pq.read_metadata(path).row_group(0)
+    for column in map(group.column, range(group.num_columns)):
+        if column.path_in_schema in names:
+            yield from range(column.dictionary_page_offset, column.data_page_offset)
+
+
 def test_any_flipped_byte_is_noticed_or_changes_nothing(published: Path, tmp_path: Path) -> None:
     raw, path = published.read_bytes(), tmp_path / "flipped.parquet"
     whole, _ = read_table(published)
-    for at in range(0, len(raw), max(1, len(raw) // 150)):
+    for at in (*range(0, len(raw), max(1, len(raw) // 150)), *dictionary_bytes(published, "status", "mode")):
         path.write_bytes(raw[:at] + bytes([raw[at] ^ 0x40]) + raw[at + 1 :])
         try:
             table, _ = read_table(path)
