@@ -2,9 +2,9 @@
 
 Proves without a GPU that boxes, swizzles, descriptors and accumulators agree on where every element is, that barriers
 count what arrives and every stage gets the bytes it waits for, that clusters share and split as they should, that
-nothing is overwritten before it has been read, and that nothing outside C is written. Either loads land as soon as they
-are issued, and products and stores read as late as something waits for them, or the other way round; then the loads
-issued last land first.
+nothing is overwritten before it has been read, that nothing outside C is written, and that where A stays a CTA's first
+tile is fetched into L2. Either loads land as soon as they are issued, and products and stores read as late as something
+waits for them, or the other way round; then the loads issued last land first.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from cudal2.launch.plan import MAP_WORDS, MapSpec, ParamSets, Words, plan_launch
 from cudal2.paths import kernels_dir
 from cudal2.problem import Acc, Layout, Problem
 from cudal2.space.config import Sm90WsConfig
+from cudal2.space.sm90_ws import geometry
 
 HOPPER = Path(__file__).parent / "emulation_sm90"
 SM_COUNT = 4  # persistent CTAs get several tiles
@@ -91,6 +92,10 @@ CASES: tuple[tuple[Sm90WsConfig, Acc, Layout, tuple[str, ...]], ...] = (
     (swapped((96, 64, 64), 3, "pingpong", 2, resident_a=2, **KEEPS_A), "fp32", "tn", ("500_200_128",)),
     (swapped((32, 64, 64), 2, "coop", 1, cluster_m=2, cluster_n=2, resident_a=2, **KEEPS_A),
      "fp32", "nn", ("300_520_72",)),
+    (plain((64, 32, 64), 2, "coop", 1, resident_a=4, l2_prefetch=64, **KEEPS_A),
+     "fp32", "tn", ("460_136_200", "130_304_256")),
+    (plain((128, 32, 64), 3, "pingpong", 2, cluster_m=2, resident_a=4, l2_prefetch=2, **KEEPS_A),
+     "fp32", "nn", ("900_104_200",)),
 )  # fmt: skip
 
 
@@ -103,6 +108,7 @@ def compiled(config: Sm90WsConfig, acc: Acc, layout: Layout, folder: Path, kerne
     text = render(config, acc, layout, kernels=kernels).text
     loaded = emulated.library(folder, text, HOPPER / "driver.cc", places, "-fno-gnu-unique")
     loaded.run.argtypes = [ctypes.c_void_p, *[ctypes.c_int] * 5]
+    loaded.fetched_bytes.restype = ctypes.c_long
     return loaded
 
 
@@ -136,8 +142,23 @@ def check(library: ctypes.CDLL, config: Sm90WsConfig, problem: Problem, loads_ea
         launch = (plan.grid, plan.cluster, plan.smem_bytes, int(loads_early), together)
         error = library.run(sets.structs.ctypes.data, *launch)
         assert error == b"", f"{problem.mnk}, loads early {loads_early}, {clusters} at once: {error.decode()}"
+        assert library.fetched_bytes() == bytes_of_first_tiles(config, problem), "not all is fetched into L2"
         check_product(c, a @ b, problem, loads_early)
         assert not workspace[begin // 4 :][: plan.ticket_bytes // 4].any(), f"{clusters} at once: tickets are left over"
+
+
+def bytes_of_first_tiles(config: Sm90WsConfig, problem: Problem) -> int:
+    """What is fetched into L2 where A stays: the first tile of each cluster, these taking neighbouring tiles."""
+    tiles_m, tiles_n = geometry.cluster_tiles(config, problem.m, problem.n)
+    clusters = geometry.grid_ctas(config, problem.m, problem.n, SM_COUNT) // geometry.cluster_size(config)
+    first = [divmod(tiles_m * tiles_n * at // clusters, tiles_n) for at in range(clusters)]
+
+    def covered(tiles: set[int], extent: int, side: int) -> int:
+        return sum(min(extent, (tile + 1) * side) - tile * side for tile in tiles)
+
+    rows = covered({m for m, _ in first}, problem.m, config.tile_m * config.cluster_m)
+    columns = covered({n for _, n in first}, problem.n, config.tile_n * config.cluster_n)
+    return (rows + columns) * min(problem.k, config.l2_prefetch * config.tile_k) * geometry.ELEMENT_BYTES
 
 
 def check_product(c: NDArray[np.float16], product: NDArray[np.int64], problem: Problem, loads_early: bool) -> None:
@@ -217,6 +238,9 @@ FAULTS = {
     "rows of A that only the other group has waited for": (
         KEEPING_FAULTS, "tn", "sm90_ws.cuh",
         "barrier_sync(kTurnBarrier + group, 2 * kWarpGroup);", ";", "wrong|arrivals"),
+    "first tiles of which others fetch a share": (
+        replace(KEEPING_FAULTS, l2_prefetch=64), "tn", "sm90_ws.cuh",
+        "(G::kKeepsA ? 0 : tile.n)", "tile.n", "not all is fetched"),
     "tiles of other CTAs": (
         KEEPING_FAULTS, "tn", "sm90_ws.cuh", "int(all * (first + 1) / stride)", "int(all * first / stride)", "wrong"),
 }  # fmt: skip

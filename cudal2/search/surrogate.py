@@ -105,7 +105,8 @@ def _tiling(c: Columns, problem: Problem, arch: Arch) -> list[NDArray[Any]]:
     ctas = tiles_m * tiles_n * c["split_k"]
     waves, layers = ctas / (arch.sm_count * c["ctas_per_sm"]), ctas / arch.sm_count
     share = ceil_div(ceil_div(problem.k, c["tile_k"]), c["split_k"])
-    ring_bytes = 2.0 * c["stages"] * c["tile_k"] * (c["tile_m"] + c["tile_n"])
+    rows_of_a = np.where(c["resident_a"] > 0, c["resident_a"], c["stages"]) * c["tile_m"]
+    ring_bytes = 2.0 * c["tile_k"] * (rows_of_a + c["stages"] * c["tile_n"])
     width = c["tile_m"] / c["cluster_n"] + c["tile_n"] / c["cluster_m"]
     fast, slow = np.where(c["raster"] == "m", (tiles_m, tiles_n), (tiles_n, tiles_m))
     reads_of_a = np.where(c["resident_a"] > 0, 1.0, tiles_n / c["cluster_n"])

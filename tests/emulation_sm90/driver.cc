@@ -95,9 +95,17 @@ extern "C" const char* run(const void* given, int blocks, int cluster, int smem_
   machine.products_early = !loads_early;
   machine.smem_bytes = smem_bytes;
   machine.blocks = blocks;
+  machine.loaded.clear();
+  machine.fetched.clear();
   for (machine.first_block = 0; machine.first_block < blocks && machine.error.empty(); machine.first_block += together) {
     start(std::min(together, blocks - machine.first_block));
     run_ctas();
   }
+  for (const void* chunk : machine.fetched) {
+    if (!machine.loaded.count(chunk)) emulation::fail("fetched into L2 and never loaded");
+  }
   return machine.error.c_str();
 }
+
+// Of all operands, in the last run.
+extern "C" long fetched_bytes() { return long(machine.fetched.size()) * 16; }

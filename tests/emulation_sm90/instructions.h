@@ -72,6 +72,13 @@ struct Map {
 
   explicit Map(const void* map) { std::memcpy(this, map, sizeof(Map)); }
   int span() const { return int(box_columns) * 2; }
+  // Calls `see` with each 16 bytes of the matrix that are in a box.
+  template <class See>
+  void each_chunk(int x, int y, See see) const {
+    for (int64_t r = y; r < std::min(y + box_rows, rows); ++r) {
+      for (int64_t c = x; c < std::min(x + box_columns, columns); c += 8) see(matrix + r * columns + c);
+    }
+  }
   // Calls `move` with each element's shared address and its place in the matrix, null outside.
   template <class Move>
   void each(uint32_t at, int x, int y, Move move) const {
@@ -90,6 +97,7 @@ struct SM90_TMA_LOAD_MULTICAST_2D {
     const Map box(map);
     const uint32_t at = cast_smem_ptr_to_uint(to), done = cast_smem_ptr_to_uint(barrier);
     const int first = emulation::first_of_cluster();
+    box.each_chunk(x, y, [](const void* chunk) { machine.loaded.insert(chunk); });
     for (int cta = first; cta < first + machine.cluster; ++cta) {
       if (!(mask >> (cta - first) & 1)) continue;
       emulation::under_way([=] {
@@ -108,7 +116,10 @@ struct SM90_TMA_LOAD_2D {
     SM90_TMA_LOAD_MULTICAST_2D::copy(map, barrier, uint16_t(1 << (machine.cta - emulation::first_of_cluster())), hint, to, x, y);
   }
   struct PREFETCH {
-    static void copy(const void*, int, int) {}
+    // Nothing moves.
+    static void copy(const void* map, int x, int y) {
+      Map(map).each_chunk(x, y, [](const void* chunk) { machine.fetched.insert(chunk); });
+    }
   };
 };
 struct SM90_TMA_STORE_2D {

@@ -9,6 +9,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -72,6 +73,7 @@ struct Machine {
   std::vector<std::function<void()>> transfers;  // TMA loads under way
   int cluster = 1;                        // CTAs in one
   std::vector<ClusterBarrier> clusters;   // by the first of its CTAs
+  std::set<const void*> loaded, fetched;  // 16 bytes of an operand each: by loads, and into L2
   std::string error;
 };
 

@@ -106,6 +106,10 @@ CORNERS = (
     K(64, 256, 64, 4, "coop", 1, 2, 2, 1, "tma", 1, "m", 1, True, resident_a=4),
     K(192, 128, 64, 4, "pingpong", 2, 1, 1, 1, "tma", 1, "m", 1, True, swap_ab=True, resident_a=4),
     K(256, 64, 64, 4, "pingpong", 2, 2, 1, 1, "tma", 1, "m", 1, True, swap_ab=True, resident_a=2),
+    # Rings that A in every stage would leave no room for, and one of fewer stages than K has tiles.
+    K(128, 192, 64, 6, "pingpong", 2, 1, 1, 1, "tma", 1, "m", 1, True, resident_a=2, l2_prefetch=2),
+    K(128, 128, 64, 2, "coop", 2, 1, 1, 1, "tma", 1, "m", 1, True, resident_a=4, l2_prefetch=64),
+    K(128, 64, 64, 5, "pingpong", 2, 1, 1, 1, "tma", 2, "m", 1, True, resident_a=2, l2_prefetch=2),
 )
 S = Sm90SmallConfig
 #: Rings shorter and longer than K, every width, splits that divide the sums evenly and not, both ways to multiply.

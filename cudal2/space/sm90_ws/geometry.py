@@ -98,20 +98,17 @@ def partial_bytes(config: Sm90WsConfig) -> int:
     return 4 * config.tile_m * config.tile_n if cluster_split(config) > 1 else 0
 
 
-def kept_bytes(config: Sm90WsConfig) -> int:
-    """Shared memory that A takes more where it stays than in every stage: less than nothing, as a rule."""
-    more = config.resident_a - config.stages if config.resident_a else 0
-    return more * config.tile_m * config.tile_k * ELEMENT_BYTES
+def ring_bytes(config: Sm90WsConfig) -> int:
+    """All stages, of both operands or of B alone, and then the A that stays."""
+    if not config.resident_a:
+        return config.stages * stage_bytes(config)
+    rows = config.resident_a * config.tile_m + config.stages * config.tile_n
+    return rows * config.tile_k * ELEMENT_BYTES
 
 
 def smem_bytes(config: Sm90WsConfig) -> int:
     """Dynamic shared memory of one CTA."""
-    return streaming_smem_bytes(config) + kept_bytes(config)
-
-
-def streaming_smem_bytes(config: Sm90WsConfig) -> int:
-    """The same with both operands in every stage."""
-    body = max(config.stages * stage_bytes(config), partial_bytes(config))
+    body = max(ring_bytes(config), partial_bytes(config))
     return ALIGN_SLACK_BYTES + body + epilogue_bytes(config) + BARRIER_BYTES
 
 

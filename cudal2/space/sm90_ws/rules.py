@@ -6,7 +6,6 @@ fields are arrays that broadcast against each other. ``geometry`` stays the one 
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -46,8 +45,10 @@ NARROW_K = 256
 #: Partial sums of a launch in global memory: more than L2 holds would come back from device memory.
 WORKSPACE_BYTES = 32 * 2**20
 
-_BODY_AXES = ("tile_m", "tile_n", "tile_k", "stages", "consumers", "split_k", "split_via", "epilogue", "swap_ab")
-_smem = lifted(geo.streaming_smem_bytes, *_BODY_AXES)
+_BODY_AXES = (
+    "tile_m", "tile_n", "tile_k", "stages", "consumers", "split_k", "split_via", "epilogue", "swap_ab", "resident_a",
+)  # fmt: skip
+_smem = lifted(geo.smem_bytes, *_BODY_AXES)
 _threads = lifted(geo.threads, "consumers", "ctas_per_sm")
 _setmaxnreg = lifted(lambda config: geo.setmaxnreg(config)[1], "consumers", "ctas_per_sm", "producer_registers")
 _cluster_split = lifted(geo.cluster_split, "split_k", "split_via")
@@ -203,27 +204,13 @@ def _registers_move(c: Choice, problem: Problem, arch: Arch) -> Any:
     return np.equal(c.producer_registers, 0) | (named & np.equal(c.ctas_per_sm, 1))
 
 
-def _with_a_in_every_stage(rule: Rule) -> Rule:
-    """The same rule; where A stays, its reason says that the bytes are those with A in every stage."""
-
-    def reason(c: Sm90WsConfig, problem: Problem, arch: Arch) -> str:
-        stays = f"; room for A in every stage is needed even where A stays and a CTA takes {geo.smem_bytes(c)}"
-        return rule.reason(c, problem, arch) + (stays if c.resident_a else "")
-
-    return replace(rule, reason=reason)
+def _has_all_of_k(c: Choice, problem: Problem, arch: Arch) -> Any:
+    return np.equal(c.resident_a, 0) | ((c.tile_k >= WHOLE_ROW) & np.equal(c.split_k, 1))
 
 
-def _a_stays(c: Choice, problem: Problem, arch: Arch) -> Any:
+def _runs_along_n(c: Choice, problem: Problem, arch: Arch) -> Any:
     along_n = np.equal(c.persistent, True) & np.equal(c.raster, "m") & np.equal(c.group, 1)
-    fits = (c.resident_a <= c.stages) & (c.tile_k >= WHOLE_ROW)
-    return np.equal(c.resident_a, 0) | (along_n & fits & np.equal(c.split_k, 1))
-
-
-def _a_stays_reason(c: Sm90WsConfig, problem: Problem, arch: Arch) -> str:
-    return (
-        f"A stays where a persistent CTA's tiles run along N (raster m group 1) and have all of K, in K tiles of "
-        f"{WHOLE_ROW} or more and no more of them than stages; this is {c.name}"
-    )
+    return np.equal(c.resident_a, 0) | along_n
 
 
 def _holds_all_of_a(c: Choice, problem: Problem, arch: Arch) -> Any:
@@ -288,8 +275,18 @@ RULES: tuple[Rule, ...] = (
         _fits_registers,
         _fits_registers_reason,
     ),
-    _with_a_in_every_stage(shared_memory(_smem, _BODY_AXES)),
-    _with_a_in_every_stage(occupancy(_smem, _threads, _BODY_AXES)),
+    # Before those of shared memory, which depends on it: it forbids most of what they would have to look at.
+    Rule(
+        "resident_k",
+        ("tile_k", "split_k", "resident_a"),
+        _has_all_of_k,
+        lambda c, p, a: (
+            f"A stays where a CTA has all of K, in K tiles of {WHOLE_ROW} or more; "
+            f"this has K tiles of {c.tile_k}, split-K {c.split_k}"
+        ),
+    ),
+    shared_memory(_smem, _BODY_AXES),
+    occupancy(_smem, _threads, _BODY_AXES),
     Rule("cluster", ("cluster_m", "cluster_n", "split_k", "split_via"), _forms_cluster, _forms_cluster_reason),
     Rule(
         "pingpong_persistent",
@@ -328,9 +325,9 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         "resident_a",
-        ("tile_k", "split_k", "stages", "resident_a", "raster", "group", "persistent"),
-        _a_stays,
-        _a_stays_reason,
+        ("resident_a", "raster", "group", "persistent"),
+        _runs_along_n,
+        lambda c, p, a: f"A stays where a persistent CTA's tiles run along N (raster m group 1); this is {c.name}",
     ),
     Rule(
         "resident_depth",

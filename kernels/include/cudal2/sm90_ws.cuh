@@ -158,14 +158,17 @@ __device__ __forceinline__ void prefetch_b(const Work<G>& work, int col, int k0)
 }
 
 // Brings operands into L2 while the previous grid still runs. That grid may yet write them: L2 is where the whole GPU
-// agrees on memory, so the loads behind the wait read what it wrote. CTAs with an operand in common share the K tiles.
+// agrees on memory, so the loads behind the wait read what it wrote. CTAs with an operand in common share the K tiles;
+// where A stays their first tiles lie apart, and each fetches its own.
 template <class G>
 __device__ __forceinline__ void prefetch_first_tile(const Work<G>& work, TileCoord tile) {
   const int end = min(work.k.end, work.k.begin + work.params.prefetch);
+  const int sharing_a = G::kKeepsA ? 1 : work.params.tiles_n;
+  const int sharing_b = G::kKeepsA ? 1 : work.params.tiles_m;
 #pragma unroll 1
-  for (int kt = work.k.begin + tile.n; kt < end; kt += work.params.tiles_n) prefetch_a<G>(work, work.row(tile), kt * G::kTileK);
+  for (int kt = work.k.begin + (G::kKeepsA ? 0 : tile.n); kt < end; kt += sharing_a) prefetch_a<G>(work, work.row(tile), kt * G::kTileK);
 #pragma unroll 1
-  for (int kt = work.k.begin + tile.m; kt < end; kt += work.params.tiles_m) prefetch_b<G>(work, work.col(tile), kt * G::kTileK);
+  for (int kt = work.k.begin + (G::kKeepsA ? 0 : tile.m); kt < end; kt += sharing_b) prefetch_b<G>(work, work.col(tile), kt * G::kTileK);
 }
 
 // Waits until nothing of the ring is in use, nor then any A that its products have read.
