@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from cudal2.bench.inputs import BufferSets
 from cudal2.bench.native import Submitter, bound_submitter
-from cudal2.launch.kernel import LoadedKernel
+from cudal2.launch.driver import ZeroedBuffer
+from cudal2.launch.kernel import Allocate, LoadedKernel
 from cudal2.launch.tensor_map import MapCache
 from cudal2.space.config import KernelConfig
 
@@ -19,6 +20,7 @@ class KernelContestant:
         sm_count: Multiprocessors a persistent grid fills.
         pdl: Whether launches carry the programmatic-dependent-launch attribute.
         maps: Tensor maps of these buffers, shared between candidates.
+        allocate: Where a workspace comes from.
 
     Raises:
         LaunchError: The driver cannot encode a tensor map for this problem.
@@ -32,10 +34,11 @@ class KernelContestant:
         sm_count: int,
         pdl: bool = False,
         maps: MapCache | None = None,
+        allocate: Allocate = ZeroedBuffer,
     ) -> None:
         """Prepares every launch; nothing is left to do per launch but to submit."""
         self.config = config
-        self._launch = kernel.on(config, sets.problem, sm_count, pdl)
+        self._launch = kernel.on(config, sets.problem, sm_count, pdl, allocate)
         self._params = self._launch.params(sets.a_pointers, sets.b_pointers, sets.c_pointers, maps)
 
     @property

@@ -13,7 +13,8 @@ from cudal2.bench.device import DeviceInfo
 from cudal2.bench.inputs import BufferSets, most_launches, rotation_count
 from cudal2.bench.timing import Stopwatch
 from cudal2.floor import floor_us
-from cudal2.launch.kernel import LoadedKernel
+from cudal2.launch.driver import ZeroedBuffer
+from cudal2.launch.kernel import Allocate, LoadedKernel
 from cudal2.launch.tensor_map import MapCache
 from cudal2.problem import Problem
 from cudal2.settings import BenchSettings
@@ -29,10 +30,17 @@ class ProblemContext:
         info: The device.
         device: Where.
         replay_ms: Length of a replay, which bounds the rotation.
+        allocate: Where candidates' workspaces come from.
     """
 
     def __init__(
-        self, problem: Problem, settings: BenchSettings, info: DeviceInfo, device: torch.device, replay_ms: float
+        self,
+        problem: Problem,
+        settings: BenchSettings,
+        info: DeviceInfo,
+        device: torch.device,
+        replay_ms: float,
+        allocate: Allocate = ZeroedBuffer,
     ) -> None:
         """Allocates, draws the data and computes the answers; no reference is made yet."""
         self.problem = problem
@@ -44,6 +52,7 @@ class ProblemContext:
         self.checks = Checks(problem, device, settings.seed + 1)
         self.stopwatch = Stopwatch(self.sets, int(settings.l2_multiple * info.l2_bytes))
         self._maps, self._check_maps = MapCache(), MapCache()
+        self._allocate = allocate
         self._reference: Reference | None = None
 
     @property
@@ -67,7 +76,7 @@ class ProblemContext:
 
     def candidate(self, kernel: LoadedKernel, config: KernelConfig, pdl: bool) -> KernelContestant:
         """A configuration bound to the timing buffers."""
-        return KernelContestant(kernel, config, self.sets, self._sm_count, pdl, self._maps)
+        return KernelContestant(kernel, config, self.sets, self._sm_count, pdl, self._maps, self._allocate)
 
     @property
     def likely_us(self) -> float:
@@ -76,7 +85,8 @@ class ProblemContext:
 
     def checked(self, kernel: LoadedKernel, config: KernelConfig, pdl: bool) -> KernelContestant:
         """A configuration bound to the check data."""
-        return KernelContestant(kernel, config, self.checks.sets, self._sm_count, pdl, self._check_maps)
+        sets, maps = self.checks.sets, self._check_maps
+        return KernelContestant(kernel, config, sets, self._sm_count, pdl, maps, self._allocate)
 
     def check(self, kernel: LoadedKernel, config: KernelConfig, pdl: bool) -> CheckResult:
         """Whether a configuration is right on the check data."""

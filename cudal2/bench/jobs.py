@@ -28,6 +28,7 @@ from cudal2.build.artifact import BuiltKernel
 from cudal2.errors import EnvironmentProblemError
 from cudal2.launch.driver import LaunchError, context_fault, ensure_context
 from cudal2.launch.kernel import LoadedKernel
+from cudal2.launch.workspace import Workspaces
 from cudal2.problem import Problem
 from cudal2.records.measurement import Measurement, Status
 from cudal2.settings import BenchSettings
@@ -119,6 +120,7 @@ class GpuSession:
         self.device = torch.device("cuda", device_index)
         self._stream = torch.cuda.Stream(self.device)  # type: ignore[no-untyped-call]
         torch.cuda.set_stream(self._stream)
+        self._workspaces = Workspaces(int(self._stream.cuda_stream))
         torch.backends.cuda.matmul.allow_tf32 = False  # reference answers are fp32 or better
         self.info: DeviceInfo = describe(device_index)
         self.clocks = Clocks(device_index)
@@ -274,7 +276,7 @@ class GpuSession:
         return kernel is not None and not context.workspace_bytes(kernel, candidate.config)
 
     def _new_context(self, problem: Problem, settings: BenchSettings, replay_ms: float) -> ProblemContext:
-        return ProblemContext(problem, settings, self.info, self.device, replay_ms)
+        return ProblemContext(problem, settings, self.info, self.device, replay_ms, self._workspaces.take)
 
     def _forget(self, context: ProblemContext) -> None:
         for key in [key for key, kept in self._contexts.items() if kept is context]:

@@ -133,12 +133,17 @@ class ZeroedBuffer:
     Args:
         size_bytes: How much.
 
+    Attributes:
+        address: Where it lies.
+        size_bytes: How much there is.
+
     Raises:
         LaunchError: There is not enough memory.
     """
 
     def __init__(self, size_bytes: int) -> None:
         """Allocates and clears, and waits until that is done."""
+        self.size_bytes = size_bytes
         with beside_captures():
             self.address = int(check(cuda.cuMemAlloc(size_bytes), f"a workspace of {size_bytes} bytes"))
             stream = check(cuda.cuStreamCreate(cuda.CUstream_flags.CU_STREAM_NON_BLOCKING), "cuStreamCreate")

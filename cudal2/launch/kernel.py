@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, Protocol
 
 from cuda.bindings import driver as cuda
 
@@ -16,6 +17,18 @@ from cudal2.launch.tensor_map import MapCache
 from cudal2.problem import Problem
 from cudal2.space.config import KernelConfig, Sm90CollectiveConfig
 from cudal2.space.families import family_of
+
+
+class Memory(Protocol):
+    """Device memory that lives as long as the object."""
+
+    @property
+    def address(self) -> int:
+        """Where it lies."""
+
+
+#: Gives so many bytes of device memory that are zero for what is enqueued from then on.
+Allocate = Callable[[int], Memory]
 
 
 class LoadedKernel:
@@ -44,9 +57,16 @@ class LoadedKernel:
         """The driver's handle."""
         return self._module.function
 
-    def on(self, config: KernelConfig, problem: Problem, sm_count: int, pdl: bool = False) -> KernelLaunch:
+    def on(
+        self,
+        config: KernelConfig,
+        problem: Problem,
+        sm_count: int,
+        pdl: bool = False,
+        allocate: Allocate = ZeroedBuffer,
+    ) -> KernelLaunch:
         """Prepares launches of one configuration of this cubin on one problem."""
-        return KernelLaunch(self.function, self.plan(config, problem, sm_count), pdl)
+        return KernelLaunch(self.function, self.plan(config, problem, sm_count), pdl, allocate)
 
     def plan(self, config: KernelConfig, problem: Problem, sm_count: int) -> LaunchPlan:
         """The launch of one configuration of this cubin on one problem.
@@ -71,6 +91,7 @@ class KernelLaunch:
         function: The driver's handle.
         plan: Grid, cluster, shared memory.
         pdl: Whether a launch may begin before the previous kernel on its stream has ended.
+        allocate: Where a workspace comes from; memory of its own by default.
 
     Attributes:
         workspace: Address of the workspace of a plan that has one, else 0. Launches that may run at once, on other
@@ -80,10 +101,10 @@ class KernelLaunch:
         LaunchError: There is no memory for the workspace.
     """
 
-    def __init__(self, function: Any, plan: LaunchPlan, pdl: bool) -> None:
+    def __init__(self, function: Any, plan: LaunchPlan, pdl: bool, allocate: Allocate = ZeroedBuffer) -> None:
         """Builds the launch configuration once."""
         self.plan = plan
-        self._buffer = ZeroedBuffer(plan.workspace_bytes) if plan.workspace_bytes else None
+        self._buffer = allocate(plan.workspace_bytes) if plan.workspace_bytes else None
         self.workspace = self._buffer.address if self._buffer is not None else 0
         self._function = function
         self._stream = 0

@@ -1,0 +1,67 @@
+"""Workspaces that go from one kernel to the next, with memory that is only numbers."""
+
+from types import SimpleNamespace
+
+import pytest
+
+from cudal2.launch import workspace
+from cudal2.launch.driver import LaunchError
+from cudal2.launch.workspace import Workspaces
+
+STREAM = 7
+MIB = 2**20
+
+
+@pytest.fixture
+def driver(monkeypatch):
+    """What was made, cleared and given back."""
+    found = SimpleNamespace(made=[], cleared=[], freed=[], code=0)
+
+    class Memory:
+        def __init__(self, size_bytes):
+            self.size_bytes, self.address = size_bytes, 1000 * (len(found.made) + 1)
+            found.made.append(size_bytes)
+
+        def __del__(self):
+            found.freed.append(self.size_bytes)
+
+    def clear(address, value, size_bytes, stream):
+        assert (value, stream) == (0, STREAM)
+        found.cleared.append((address, size_bytes))
+        return (found.code,)
+
+    monkeypatch.setattr(workspace, "ZeroedBuffer", Memory)
+    monkeypatch.setattr(workspace, "cuda", SimpleNamespace(cuMemsetD8Async=clear))
+    return found
+
+
+def test_a_workspace_given_back_is_cleared_on_the_stream_and_lent_again_without_the_driver_making_or_freeing(driver):
+    workspaces = Workspaces(STREAM)
+    first, second = workspaces.take(3 * MIB), workspaces.take(100)
+    assert driver.made == [4 * MIB, 2 * MIB] and first.address != second.address and not driver.cleared
+    places = {first.address, second.address}
+    del first, second
+    assert not driver.freed
+    again = workspaces.take(2 * MIB)
+    assert (again.address, 2 * MIB) in driver.cleared, "what the kernel before has left is gone"
+    assert again.address == 2000, "the smallest that is large enough"
+    larger = workspaces.take(MIB)
+    assert {again.address, larger.address} == places and len(driver.made) == 2
+    assert workspaces.take(MIB).address not in places, "nobody has what another still has"
+
+
+def test_what_is_too_small_is_not_lent_and_not_kept_for_ever(driver):
+    workspaces = Workspaces(STREAM)
+    for size in range(1, 20):
+        taken = [workspaces.take(2 * size * MIB) for _ in range(2)]
+        assert not driver.cleared, "each is larger than all before"
+        del taken
+    assert len(driver.made) - len(driver.freed) <= 7 and max(driver.freed) <= 32 * MIB
+
+
+def test_memory_that_cannot_be_cleared_is_not_lent(driver):
+    workspaces = Workspaces(STREAM)
+    workspaces.take(100)
+    driver.code = 700
+    with pytest.raises(LaunchError, match="cuMemsetD8Async: CUDA_ERROR_ILLEGAL_ADDRESS"):
+        workspaces.take(100)
