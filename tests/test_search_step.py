@@ -40,7 +40,7 @@ class Host:
 
     def __init__(self) -> None:
         self.events: list[str] = []
-        self.launch_us, self.launched, self.wrong_after = LAUNCH_US, 0, 10**9
+        self.launch_us, self.launched, self.wrong_after, self.spare = LAUNCH_US, 0, 10**9, 0
 
     def contestant(self, sets: BufferSets) -> types.SimpleNamespace:
         def launch(index: int, stream: int) -> None:
@@ -132,6 +132,7 @@ def session(host):
     session.kernel = kernel
     session.clocks = types.SimpleNamespace(recent=lambda age: ClockSample(1980))
     session._spent, session._contexts, session._kernels, session._ahead = [], OrderedDict(), {}, None
+    session._workspaces = types.SimpleNamespace(spare=lambda size_bytes: host.spare)
     return session
 
 
@@ -159,8 +160,9 @@ def test_the_host_works_while_the_device_does(session, host):
 
 def test_what_was_bound_ahead_for_another_step_is_given_back_and_workspaces_are_not_made_ahead(session, host):
     one, two = candidate("one"), candidate("two")
-    for ahead, bound in ((two, True), (dataclasses.replace(two, config=SPLIT), False)):
-        session._kernels["two"] = two.config
+    split = dataclasses.replace(two, config=SPLIT)
+    for ahead, spare, bound in ((two, 0, True), (split, 2, True), (split, 1, False)):
+        session._kernels["two"], host.spare = two.config, spare
         session.measure(one, SETTINGS, False, [ahead])
         assert (session._ahead is not None) is bound
     session.measure(one, SETTINGS, False, [two])

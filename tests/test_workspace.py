@@ -40,8 +40,10 @@ def test_a_workspace_given_back_is_cleared_on_the_stream_and_lent_again_without_
     first, second = workspaces.take(3 * MIB), workspaces.take(100)
     assert driver.made == [4 * MIB, 2 * MIB] and first.address != second.address and not driver.cleared
     places = {first.address, second.address}
+    assert not workspaces.spare(1)
     del first, second
     assert not driver.freed
+    assert [workspaces.spare(size) for size in (1, 2 * MIB, 3 * MIB, 5 * MIB)] == [2, 2, 1, 0]
     again = workspaces.take(2 * MIB)
     assert (again.address, 2 * MIB) in driver.cleared, "what the kernel before has left is gone"
     assert again.address == 2000, "the smallest that is large enough"

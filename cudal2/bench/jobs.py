@@ -38,6 +38,8 @@ from cudal2.space.config import KernelConfig
 _CONTEXT_SHARE = 0.4
 #: As many as a bank of kernels for all shapes holds.
 _KERNELS_KEPT = 512
+#: Of a candidate: for what is checked, and for what is timed.
+_WORKSPACES_EACH = 2
 #: The oldest clocks that a search step may carry; clocks, power and temperature change more slowly.
 _CLOCKS_AGE_S = 0.2
 
@@ -271,9 +273,15 @@ class GpuSession:
                 self.kernel(candidate.built, candidate.config)
 
     def _may_bind(self, context: ProblemContext, candidate: Candidate) -> bool:
-        """Whether it is loaded, and needs no memory cleared, for which replays under way would make room."""
+        """Whether it is loaded, and needs no new memory cleared, for which replays under way would make room.
+
+        What others had before is cleared behind the replays.
+        """
         kernel = self._kernels.get(str(candidate.built.cubin_path))
-        return kernel is not None and not context.workspace_bytes(kernel, candidate.config)
+        if kernel is None:
+            return False
+        size_bytes = context.workspace_bytes(kernel, candidate.config)
+        return not size_bytes or self._workspaces.spare(size_bytes) >= _WORKSPACES_EACH
 
     def _new_context(self, problem: Problem, settings: BenchSettings, replay_ms: float) -> ProblemContext:
         return ProblemContext(problem, settings, self.info, self.device, replay_ms, self._workspaces.take)

@@ -26,6 +26,10 @@ class Workspaces:
         self._stream = stream
         self._idle: list[ZeroedBuffer] = []
 
+    def spare(self, size_bytes: int) -> int:
+        """How many of a size can be had without memory being made, which the device would clear at once."""
+        return sum(buffer.size_bytes >= size_bytes for buffer in self._idle)
+
     def take(self, size_bytes: int) -> Workspace:
         """A workspace that is zero for what is enqueued from now on; back here when nothing refers to it.
 
