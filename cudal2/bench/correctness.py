@@ -6,6 +6,7 @@ The truth is fp64 arithmetic, never a GPU library's half-precision path. Runs on
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 import random
 from collections.abc import Callable, Iterator
@@ -34,6 +35,8 @@ _CHUNK_ELEMENTS = 2**26
 _GUARD_ELEMENTS = 4_096
 #: Above it the device takes longer to compare than the host to say what.
 _RECORDED_BYTES = 2**28
+#: Results on their way to the host at once, at most: a figure looks at one contestant behind the other.
+_UNDER_WAY = 256
 _SAMPLE_ROWS = 16
 _SAMPLE_B_ELEMENTS = 2**25
 
@@ -207,10 +210,10 @@ class Checks:
         self.sets.poison()
         contestant.launch(self._exact, stream)
         contestant.launch(self._revealing, stream)
-        return functools.partial(self._result, self._glance())
+        return functools.partial(self._result, fetched(self._glance()))
 
-    def _result(self, seen: torch.Tensor) -> CheckResult:
-        max_error, fault = seen.tolist()
+    def _result(self, seen: Callable[[], list[float]]) -> CheckResult:
+        max_error, fault = seen()
         if max_error <= 1.0 and not fault:
             return CheckResult(True, max_error)
         exact = compare_exact(self.sets.c(self._exact), self._expected)
@@ -310,15 +313,37 @@ class Aftermath:
 
     def look(self) -> None:
         """Enqueues the comparisons behind the replay; the host goes on."""
-        self._seen = torch.stack([self._sets.unwritten_count(self._used).float(), self._sample.largest_error()])
+        seen = torch.stack([self._sets.unwritten_count(self._used).float(), self._sample.largest_error()])
+        self._seen = fetched(seen)
 
     def result(self) -> CheckResult:
         """What was seen, waited for."""
-        unwritten, max_error = self._seen.tolist()
+        unwritten, max_error = self._seen()
         if unwritten:
             reason = f"after timing, {unwritten:.0f} of {self._used} outputs hold NaN or were not written"
             return CheckResult(False, None, reason)
         return CheckResult(True, max_error) if max_error <= 1.0 else self._sample.result()
+
+
+@functools.cache
+def _host_memory() -> Iterator[torch.Tensor]:
+    """Pinned memory for two values each, in turn: giving it back in a context that is lost would end the process."""
+    return itertools.cycle(torch.empty((_UNDER_WAY, 2), pin_memory=True).unbind())
+
+
+def fetched(values: torch.Tensor) -> Callable[[], list[float]]:
+    """A copy of two values to the host, enqueued: what it returns waits for that alone, not for what comes behind."""
+    if not values.is_cuda:
+        return values.tolist
+    host, copied = next(_host_memory()), torch.cuda.Event()  # type: ignore[no-untyped-call]
+    host.copy_(values, non_blocking=True)
+    copied.record()
+
+    def wait() -> list[float]:
+        copied.synchronize()
+        return list(host.tolist())
+
+    return wait
 
 
 def _by_rows(operands: Operands, acc: Acc) -> tuple[torch.Tensor, torch.Tensor]:
