@@ -41,6 +41,7 @@ class Host:
     def __init__(self) -> None:
         self.events: list[str] = []
         self.launch_us, self.launched, self.wrong_after, self.spare = LAUNCH_US, 0, 10**9, 0
+        self.rough_us = 15.0
 
     def contestant(self, sets: BufferSets) -> types.SimpleNamespace:
         def launch(index: int, stream: int) -> None:
@@ -58,6 +59,9 @@ class Stopwatch(timing.Stopwatch):
 
     def __init__(self, host: Host, sets: BufferSets) -> None:
         self.host, self.sets = host, sets
+
+    def rough(self, contestant):
+        return types.SimpleNamespace(launch=contestant.launch, time_us=lambda: self.host.rough_us)
 
     def begin(self, enqueue, launches=0):
         self.sets.poison()
@@ -142,20 +146,44 @@ def test_the_host_works_while_the_device_does(session, host):
     assert row.status is Status.CORRECT and row.sm_clock_mhz == 1980
     assert row.times_us == pytest.approx([LAUNCH_US] * 3) and row.ref_times_us == (4.0,) * 3
     assert row.launches * LAUNCH_US >= 2000.0
-    assert host.events[:5] == ["load one", "bind", "capture", "check", "replay"], "a short graph behind the check"
-    rounds = host.events[5:]
+    ahead = ["load one", "bind", "capture", "capture", "check", "replay"]
+    assert host.events[:6] == ahead, "a short graph behind the check"
+    rounds = host.events[6:]
     assert rounds[:4] == ["reference", "wait", "capture", "replay"], "sized and captured while the reference replays"
     assert sorted(rounds[4:8]) == ["reference", "reference", "replay", "replay"] and rounds[7] == "replay"
     assert rounds[8:] == ["load two", "load three", "wait", "wait", "wait"], "all is under way before one is waited for"
     host.events.clear()
     session.measure(two, SETTINGS, True, [three, candidate("unloadable")])
-    assert host.events[:3] == ["bind", "capture", "check"], "it was not loaded in time to be bound ahead"
-    meanwhile = ["destroy", "destroy", "bind", "capture", "load unloadable"]
-    assert host.events[-8:] == [*meanwhile, "wait", "wait", "wait"], "the graphs of the step before, the next step's"
+    assert host.events[:4] == ["bind", "capture", "capture", "check"], "it was not loaded in time to be bound ahead"
+    meanwhile = ["destroy", "destroy", "destroy", "bind", "capture", "capture", "load unloadable"]
+    assert host.events[-10:] == [*meanwhile, "wait", "wait", "wait"], "the graphs of the step before, the next step's"
     host.events.clear()
     session.measure(three, SETTINGS, True)
     assert host.events[:3] == ["check", "replay", "reference"]
-    assert host.events[-5:] == ["destroy", "destroy", "wait", "wait", "wait"]
+    assert host.events[-6:] == ["destroy", "destroy", "destroy", "wait", "wait", "wait"]
+
+
+@pytest.mark.parametrize(("rough_us", "launches"), [(0.0, 88), (19.9, 88), (20.1, 22)])
+def test_who_is_slow_by_itself_is_sized_by_fewer_launches_and_timed_by_as_many_as_fill_a_replay(
+    session, host, rough_us, launches
+):
+    """The reference takes 4 us."""
+    host.rough_us, host.launch_us = rough_us, 30.0
+    launched = []
+    begin = Stopwatch.begin
+
+    def counted(stopwatch, enqueue, graph_launches=0):
+        before = host.launched
+        finish = begin(stopwatch, enqueue, graph_launches)
+        launched.append(host.launched - before)
+        return finish
+
+    session.context(PROBLEM, SETTINGS).stopwatch.begin = functools.partial(
+        counted, session.context(PROBLEM, SETTINGS).stopwatch
+    )
+    row = session.measure(candidate("one"), SETTINGS, True)
+    assert row.status is Status.CORRECT and launched == [launches, *[row.launches] * 3]
+    assert 2000.0 <= row.launches * 30.0 <= 2200.0
 
 
 def test_what_was_bound_ahead_for_another_step_is_given_back_and_workspaces_are_not_made_ahead(session, host):
@@ -168,7 +196,7 @@ def test_what_was_bound_ahead_for_another_step_is_given_back_and_workspaces_are_
     session.measure(one, SETTINGS, False, [two])
     host.events.clear()
     session.measure(one, SETTINGS, False)
-    assert host.events[:3] == ["bind", "capture", "check"] and host.events.count("destroy") == 3
+    assert host.events[:4] == ["bind", "capture", "capture", "check"] and host.events.count("destroy") == 5
     session.measure(one, SETTINGS, False, [two])
     del session._kernels["two"]
     session.measure(dataclasses.replace(two, pdl=True), SETTINGS, False)
@@ -184,7 +212,7 @@ def test_a_shape_that_heats_the_chip_is_timed_under_load(session, host, monkeypa
     row = session.measure(candidate("one"), settings, True)
     assert row.status is Status.CORRECT and row.detail == "after 1 s under load"
     assert len(row.times_us) == len(row.ref_times_us) == 3, "what runs before is not timed"
-    rounds = host.events[5:]
+    rounds = host.events[6:]
     assert rounds.count("reference") == rounds.count("replay") == 3 + 3, "three turns before one second is over"
     waits = [place for place, event in enumerate(rounds) if event == "wait"]
     assert len(waits) == 1 + 2 + 3 and waits[3] - waits[2] == 2 * 3 + 1, "the last turn runs on into the timed ones"
@@ -211,4 +239,4 @@ def test_a_time_that_cannot_be_is_set_aside_and_a_wrong_kernel_never_timed(sessi
     host.events.clear()
     row = session.measure(candidate("one"), SETTINGS, True)
     assert row.status is Status.CORRECTNESS and row.reason.startswith("0/1 data")
-    assert host.events == ["bind", "capture", "check", "replay"], "sized behind the check, and no more"
+    assert host.events == ["bind", "capture", "capture", "check"], "not even sized"

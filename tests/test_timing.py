@@ -169,6 +169,31 @@ def test_l2_is_read_before_the_first_event_and_longer_where_nothing_hides_the_su
     assert finish() == 2.0 and seen[-1] == "wait" and stopwatch._sink == 500.0
 
 
+def test_the_last_launch_is_timed_on_its_way_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[str] = []
+
+    class Event:
+        def record(self, stream: Any) -> None:
+            assert stream == "stream"
+            seen.append("event")
+
+        def synchronize(self) -> None:
+            seen.append("wait")
+
+        def elapsed_time(self, end: Any) -> float:
+            return 0.25
+
+    monkeypatch.setattr(timing, "_event", Event)
+    contestant: Any = SimpleNamespace(name="ours", detail="", launch=lambda index, stream: seen.append(f"set {index}"))
+    stopwatch = object.__new__(timing.Stopwatch)
+    stopwatch._stream = "stream"  # type: ignore[assignment]
+    rough = stopwatch.rough(contestant)
+    for index in (1, 0):
+        rough.launch(index, 7)
+    assert seen == ["event", "set 1", "event", "event", "set 0", "event"]
+    assert rough.time_us() == 250.0 and seen[-1] == "wait"
+
+
 def test_interleaving_ranks_rightly_where_one_after_the_other_does_not() -> None:
     """A contestant 3 % faster, on a chip that loses 1 % per replay."""
     chip = DriftingChip()

@@ -11,7 +11,7 @@ from cudal2.bench.candidate import KernelContestant
 from cudal2.bench.correctness import CheckResult, Checks
 from cudal2.bench.device import DeviceInfo
 from cudal2.bench.inputs import BufferSets, most_launches, rotation_count
-from cudal2.bench.timing import Stopwatch
+from cudal2.bench.timing import Contestant, Stopwatch
 from cudal2.floor import floor_us
 from cudal2.launch.driver import ZeroedBuffer
 from cudal2.launch.kernel import Allocate, LoadedKernel
@@ -92,7 +92,7 @@ class ProblemContext:
         """Whether a configuration is right on the check data."""
         return self.begin_check(self.checked(kernel, config, pdl))()
 
-    def begin_check(self, contestant: KernelContestant) -> Callable[[], CheckResult]:
+    def begin_check(self, contestant: Contestant) -> Callable[[], CheckResult]:
         """:meth:`check` of what is bound to the check data, enqueued; what it returns waits for it."""
         return self.checks.begin(contestant, self.stopwatch.stream)
 

@@ -201,13 +201,13 @@ class GpuSession:
     ) -> tuple[Status, str, dict[str, Any]]:
         """What a row says besides: verdict, reason, and what was seen."""
         context, graph = step.context, step.graph
-        checking = context.begin_check(step.check)
-        graph.start()  # behind the check; who is wrong has run a little longer
-        checked = checking()
+        roughly = context.stopwatch.rough(step.check)
+        checked = context.begin_check(roughly)()
         if checked.stray:
             self._forget(context)  # it may have written anywhere: the answers are no longer to be trusted
         if not checked.ok:
             return Status.CORRECTNESS, checked.reason, {"max_error": checked.max_error}
+        graph.start(roughly.time_us())
         # The check has run the kernel, and the middle one of the replays counts: no run of the graph is given away.
         times, after = self._replay(step, reference, upcoming)
         status, reason = _verdict(context, after, times[0])

@@ -12,6 +12,10 @@ from cudal2.bench.timing import SIZING_MARGIN, Contestant, Finish, Stopwatch, Ti
 _SIZING_MS = 0.5
 #: The same where only a guess says how many launches that are: who is slower than that takes longer.
 _SHORTEST_MS = 0.35
+#: Who takes so many times as long as guessed gets a graph of so much fewer launches.
+_SLOW, _FEWER = 2.5, 4
+#: What launching one kernel from Python may add to its time.
+_ROUGH_OVERHEAD_US = 10.0
 #: A replay longer than this is one graph several times over, so that captures do not cost more than timing.
 _GRAPH_MS = 2.0
 
@@ -90,17 +94,21 @@ class LateGraph:
     """
 
     def __init__(self, stopwatch: Stopwatch, contestant: Contestant, replay_ms: float, likely_us: float) -> None:
-        """Captures the short graph: host work alone."""
+        """Captures the short graph, and one for who is slow: host work alone."""
         self._stopwatch = stopwatch
         self._contestant = contestant
         self._replay_ms = replay_ms
+        self._likely_us = likely_us
         self._timed: TimedGraph | None = None
         self._finish: Finish | None = None
-        self._sizing = stopwatch.graph(contestant, launches_for(likely_us, _SHORTEST_MS), warm=False)
+        launches = launches_for(likely_us, _SHORTEST_MS)
+        counts = dict.fromkeys((launches, math.ceil(launches / _FEWER)))
+        self._sizings = [stopwatch.graph(contestant, count, warm=False) for count in counts]
 
-    def start(self) -> None:
-        """Enqueues the short graph."""
-        self._finish = self._sizing.begin()
+    def start(self, rough_us: float = 0.0) -> None:
+        """Enqueues the short graph; ``rough_us`` is what one launch by itself took, if that is known."""
+        slow = rough_us > _SLOW * self._likely_us + _ROUGH_OVERHEAD_US
+        self._finish = self._sizings[-1 if slow else 0].begin()
 
     @property
     def timed(self) -> TimedGraph:
@@ -118,7 +126,6 @@ class LateGraph:
         return self.timed.begin()
 
     def close(self) -> None:
-        """Gives both graphs back; no replay may be under way."""
-        self._sizing.close()
-        if self._timed is not None:
-            self._timed.close()
+        """Gives all graphs back; no replay may be under way."""
+        for graph in (*self._sizings, *([self._timed] if self._timed is not None else [])):
+            graph.close()

@@ -122,6 +122,10 @@ class Stopwatch:
         """Time of one launch from Python, with what events and submission add to a short one."""
         return self.time_ms(lambda: contestant.launch(0, self.stream)) * 1e3
 
+    def rough(self, contestant: Contestant) -> Rough:
+        """The contestant, each launch of which is timed as well as that can be done from Python."""
+        return Rough(contestant, self._stream)
+
     def graph(self, contestant: Contestant, launches: int, repeats: int = 1, warm: bool = True) -> TimedGraph:
         """Captures ``launches`` launches that rotate over the sets.
 
@@ -149,6 +153,33 @@ class Stopwatch:
             return
         for launch in range(launches):
             contestant.launch(launch % count, self.stream)
+
+
+class Rough:
+    """Launches a contestant on its way through something else, and times the last launch.
+
+    Args:
+        contestant: What is launched.
+        stream: The stream it is launched on.
+    """
+
+    def __init__(self, contestant: Contestant, stream: torch.cuda.Stream) -> None:
+        """Times nothing yet."""
+        self.name, self.detail = contestant.name, contestant.detail
+        self._contestant = contestant
+        self._stream = stream
+        self._start, self._end = _event(), _event()
+
+    def launch(self, set_index: int, stream: int) -> None:
+        """Enqueues one launch."""
+        self._start.record(self._stream)
+        self._contestant.launch(set_index, stream)
+        self._end.record(self._stream)
+
+    def time_us(self) -> float:
+        """Microseconds of the last launch, waited for: of a short one mostly what surrounds it."""
+        self._end.synchronize()
+        return float(self._start.elapsed_time(self._end)) * 1e3
 
 
 class TimedGraph:
