@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from cudal2.bench import timing
-from cudal2.bench.sizing import launches_for, sized_graph
+from cudal2.bench.sizing import launches_for, sized_graph, split_launches
 from cudal2.bench.timing import interleave, keep_busy, too_fast
 from cudal2.floor import physical_us
 from cudal2.problem import Problem
@@ -248,6 +248,8 @@ def test_a_long_replay_is_a_short_graph_run_over_and_over_in_whole_rotations(tim
     assert graph.captured * time_us >= 2_000.0
     assert graph.captured % sets == 0 or graph.captured == graph.launches
     assert graph.launches * time_us < 1.5 * 1.05 * 20_000.0 + time_us
+    if sets * time_us < 2_000.0:
+        assert graph.launches * time_us < 1.1 * 1.05 * 20_000.0 + time_us
     assert graph.captured < 2 * (sets + 2_000.0 / time_us + 1)
 
 
@@ -255,6 +257,23 @@ def test_a_long_replay_is_a_short_graph_run_over_and_over_in_whole_rotations(tim
 def test_a_short_replay_is_one_graph(time_us: float, sets: int) -> None:
     graph: Any = sized_graph(HostBoundStopwatch(time_us, time_us, sets), None, 2.0)  # type: ignore[arg-type]
     assert graph.captured == graph.launches < 1.06 * 2_000.0 / time_us + 1
+
+
+@pytest.mark.parametrize(
+    ("launches", "enough", "sets", "split"),
+    [
+        (5250, 2000, 7, (2625, 2)),  # a quarter of a final's replay, 1 us a launch: three graphs of 2 ms were 6 ms
+        (202, 77, 19, (114, 2)),
+        (13_571, 100, 1357, (1357, 11)),  # ten of two rotations would be twice as long as asked
+        (2714, 100, 1357, (1357, 2)),
+        (2713, 100, 1357, (2713, 1)),
+        (21_000, 2000, 7, (2100, 10)),
+    ],
+)
+def test_a_replay_is_no_longer_than_whole_rotations_make_it(
+    launches: int, enough: int, sets: int, split: tuple[int, int]
+) -> None:
+    assert split_launches(launches, enough, sets) == split
 
 
 class RisingClocks:
@@ -274,7 +293,8 @@ class RisingClocks:
 
 
 @pytest.mark.parametrize(
-    ("once_ms", "repeats", "then"), [(2.0, 11, 11), (1.6, 11, 14), (2.2, 11, 11), (1.6, 1, 1), (30.0, 2, 2)]
+    ("once_ms", "repeats", "then"),
+    [(2.0, 11, 11), (1.6, 11, 14), (2.2, 11, 11), (1.6, 1, 1), (30.0, 2, 2), (1.82, 11, 11), (1.81, 11, 12)],
 )
 def test_a_replay_that_was_sized_at_low_clocks_is_lengthened(
     monkeypatch: pytest.MonkeyPatch, once_ms: float, repeats: int, then: int
@@ -293,6 +313,34 @@ def test_a_replay_that_was_sized_at_low_clocks_is_lengthened(
     graph.lengthen(20.0)
     assert graph.launches == 100 * then
     assert graph.time_us() * graph.launches == pytest.approx(then * once_ms * 1e3)
+
+
+@pytest.mark.parametrize(("once_ms", "captured"), [(2.5, 100), (2.4, 110), (1.9, 140)])
+def test_two_graphs_that_fall_short_are_captured_anew_and_not_run_three_times(
+    monkeypatch: pytest.MonkeyPatch, once_ms: float, captured: int
+) -> None:
+    seen: list[str] = []
+
+    class Captured:
+        def __init__(self, stream: int, enqueue: Any) -> None:
+            enqueue()
+
+        def launch(self, stream: int) -> None:
+            seen.append("run")
+
+        def destroy(self) -> None:
+            seen.append("destroy")
+
+    monkeypatch.setattr(timing, "Graph", Captured)
+    stopwatch: Any = RisingClocks(once_ms, sets=10)
+    stopwatch.time_ms = lambda run, launches: run() or once_ms
+    stopwatch.enqueue = lambda contestant, launches: seen.append(f"capture {launches}")
+    graph = timing.TimedGraph(stopwatch, None, 100, 2)  # type: ignore[arg-type]
+    graph.lengthen(5.0)
+    assert graph.launches == 2 * captured and graph.launches * once_ms >= 5.0 * 100
+    assert graph.sets_used == 10
+    anew = ["destroy", f"capture {captured}", "run"] if captured > 100 else []
+    assert seen == ["capture 100", "run", *anew]
 
 
 def test_a_time_under_what_the_hardware_can_do_is_not_believed() -> None:

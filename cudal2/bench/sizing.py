@@ -63,7 +63,7 @@ def replay_launches(time_us: float, replay_ms: float, sets: int) -> tuple[int, i
 
 
 def split_launches(launches: int, enough: int, sets: int) -> tuple[int, int]:
-    """Launches to capture and how often to run them: at least ``launches`` in all.
+    """Launches to capture and how often to run them: at least ``launches`` in all, and as few more as can be.
 
     A graph that is run several times holds whole rotations: no set comes again sooner than in one long graph.
 
@@ -72,10 +72,14 @@ def split_launches(launches: int, enough: int, sets: int) -> tuple[int, int]:
         enough: Launches that make a graph long enough to hide its own submission.
         sets: Buffer sets of one rotation.
     """
-    captured = math.ceil(enough / sets) * sets
-    if launches < 2 * captured:
+    least = math.ceil(enough / sets) * sets
+    if launches < 2 * least:
         return launches, 1
-    return captured, math.ceil(launches / captured)
+    # Graphs of up to twice the least length: 5.25 ms are two of 2.6, not three of 2.
+    most = math.ceil(launches / least)
+    repeats = range(most, max(1, most // 2), -1)
+    splits = ((max(least, math.ceil(launches / count / sets) * sets), count) for count in repeats)
+    return min(splits, key=lambda split: split[0] * split[1])
 
 
 def launches_for(time_us: float, replay_ms: float) -> int:

@@ -231,15 +231,25 @@ class TimedGraph:
         return self.begin()()
 
     def lengthen(self, replay_ms: float) -> None:
-        """Runs the graph once; where a replay would be shorter than ``replay_ms``, it runs the graph more often.
+        """Runs the graph once; where several of it would be shorter than ``replay_ms``, there will be more launches.
 
         What was sized before the clocks were up falls short of its time later: of the first 1,536 rows of fresh
-        processes 13 did, by up to a fifth. Only a graph that is run several times needs no new capture for it.
+        processes 13 did, by up to a fifth. The graph runs more often then, or a longer one is captured and runs once,
+        whichever is fewer launches.
         """
         once_ms = self._stopwatch.time_ms(self.run_once, self._captured)
-        if self._repeats > 1:
-            self._repeats = max(self._repeats, math.ceil(SIZING_MARGIN * replay_ms / once_ms))
-            self.launches = self._captured * self._repeats
+        if self._repeats == 1 or self._repeats * once_ms >= replay_ms:
+            return
+        launches, sets = SIZING_MARGIN * replay_ms / once_ms * self._captured, self._stopwatch.sets.count
+        oftener = math.ceil(launches / self._captured)
+        longer = math.ceil(launches / self._repeats / sets) * sets
+        if self._repeats * longer < oftener * self._captured:
+            self.close()
+            self._graph, self._captured = None, longer
+            self.run_once()
+        else:
+            self._repeats = oftener
+        self.launches = self._captured * self._repeats
 
     def close(self) -> None:
         """Gives the graph back; no replay may be under way."""
