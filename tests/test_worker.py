@@ -417,3 +417,23 @@ def test_leaving_ends_a_process_that_is_only_about_to_start(monkeypatch: pytest.
 def sleeps(session: FakeSession, seconds: float) -> None:
     """Job."""
     time.sleep(seconds)
+
+
+@pytest.mark.parametrize("main", ["cudal2.__main__", "judge", "bench_judge", "bench_repeat"])
+def test_a_child_finds_what_its_parents_main_module_imports_imported(main: str) -> None:
+    """It imports that module again before its first job, a fifth of a second where nothing of it is there yet."""
+    code = f"""
+import importlib, sys
+for name in {PRELOAD!r}:
+    importlib.import_module(name)
+before = set(sys.modules)
+importlib.import_module({main!r})
+new = set(sys.modules) - before
+print(*sorted(name for name in new if name.partition(".")[0] in ("pyarrow", "torch", "nvmath")), len(new))
+"""
+    root = Path(__file__).parents[1]
+    path = os.pathsep.join([str(root), str(root / "scripts")])
+    seen = subprocess.run(
+        [sys.executable, "-c", code], env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True, check=True
+    )
+    assert int(seen.stdout) < 20, seen.stdout

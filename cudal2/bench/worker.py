@@ -30,7 +30,7 @@ logger = logging.getLogger(__name__)
 #: Data, answers and the tuning of the reference; minutes for the very largest problems on a busy machine.
 PREPARE_DEADLINE_S = 180.0
 #: With all that jobs of the judge and of server mode import; a child is then forked with it. torch before nvmath, which
-#: takes the libraries it finds loaded; pyarrow because a child imports its parent's main module, and records need it.
+#: takes the libraries it finds loaded; the last ones because a child imports its parent's main module, which does.
 PRELOAD = (
     "torch",
     "cudal2.bench.judge.judge",
@@ -38,6 +38,11 @@ PRELOAD = (
     "nvmath.bindings.cublas",
     "nvmath.bindings.cublasLt",
     "pyarrow.parquet",
+    "pyarrow.compute",
+    "cudal2.records.recording",
+    "cudal2.runners.finals",
+    "cudal2.runners.local",
+    "cudal2.cli.main",
 )
 _KILL_AGAIN_S = 0.2
 #: Candidates that a measurement is told will come next: one is bound meanwhile, one loaded.
