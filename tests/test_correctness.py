@@ -9,7 +9,15 @@ import pytest
 import torch
 
 from cudal2.bench.check_data import Operands, revealing, zero_one
-from cudal2.bench.correctness import Aftermath, Checks, check_sample, compare, compare_exact, error_bound
+from cudal2.bench.correctness import (
+    Aftermath,
+    Checks,
+    _refuse_degenerate,
+    check_sample,
+    compare,
+    compare_exact,
+    error_bound,
+)
 from cudal2.bench.inputs import BufferSets, as_math
 from cudal2.problem import Acc, Dtype, Layout, Problem
 
@@ -294,6 +302,17 @@ def test_chunks_of_rows_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     whole = compare(c, reference, bound)
     monkeypatch.setattr("cudal2.bench.correctness._CHUNK_ELEMENTS", 24)
     assert compare(c, reference, bound) == whole and not whole.ok
+
+
+@pytest.mark.parametrize("answers", [[0.0, 0.0], [3.0, 3.0], [1e-3, -1e-3], [math.nan, 1.0], [math.nan, math.nan]])
+def test_answers_that_pass_a_kernel_that_does_nothing_are_refused(answers: list[float]) -> None:
+    with pytest.raises(ValueError, match="degenerate"):
+        _refuse_degenerate(torch.tensor([answers]))
+
+
+@pytest.mark.parametrize("answers", [[0.0, 1.0], [-1.0, -2.0], [0.0, -0.1], [3.0]])
+def test_answers_that_differ_are_not(answers: list[float]) -> None:
+    _refuse_degenerate(torch.tensor([answers]))
 
 
 @pytest.mark.parametrize("acc", ["fp32", "fp16"])
