@@ -280,7 +280,7 @@ def wrap_judge() -> None:
         (inputs.BufferSets, "__init__", "context: buffers"),
         (arena.DeviceArena, "check", "check: rest"),
         (arena.DeviceArena, "prepare", "prepare"),
-        (arena.DevicePrepared, "recheck", "recheck"),
+        (arena.DevicePrepared, "begin_recheck", "recheck"),
     ):
         SPANS.wrap(owner, name, label)
 

@@ -66,19 +66,20 @@ class CpuArena:
             time_us = entrant.call.base_us * (1.0 + 0.01 * self.replays)
             return lambda: time_us
 
-        def recheck():
+        def begin_recheck():
             self.sets.poison()
             run()
+            seen = check_sample(self.sets, 1, 0)
             if self.sets.unwritten(self.sets.count):
-                return CheckResult(False, None, "outputs left unwritten")
-            return check_sample(self.sets, 1, 0)
+                seen = CheckResult(False, None, "outputs left unwritten")
+            return lambda: seen
 
         return types.SimpleNamespace(
             launches=self.sets.count,
             detail="",
             begin=begin,
             warm_up=run,
-            recheck=recheck,
+            begin_recheck=begin_recheck,
             close=lambda: setattr(self, "open", self.open - 1),
         )
 
@@ -307,17 +308,21 @@ class Guest:
 
 @pytest.mark.parametrize("guests", [0, 1])
 def test_nothing_is_under_way_when_a_process_of_its_own_runs(guests):
-    under_way, most = [], []
+    under_way, most, rechecks = [], [], []
 
     def begin(label):
         under_way.append(label)
         most.append(len(under_way))
         return lambda: under_way.remove(label) or 2.0
 
+    def begin_recheck():
+        rechecks.append("begun")
+        return lambda: rechecks.append("over") or CheckResult(True)
+
     def prepare(entrant, time_us=None):
         return types.SimpleNamespace(
             launches=1, detail="", begin=lambda: begin(entrant.label), warm_up=lambda: None,
-            recheck=lambda: CheckResult(True), close=lambda: None,
+            begin_recheck=begin_recheck, close=lambda: None,
         )  # fmt: skip
 
     arena = types.SimpleNamespace(
@@ -326,3 +331,5 @@ def test_nothing_is_under_way_when_a_process_of_its_own_runs(guests):
     entrants = [*BASELINES, *(Entrant("guest", "foreign", "", Guest()) for _ in range(guests))]
     held = final.contest(entrants, arena, LIMITS)
     assert not held.failures and max(most) == 2 - guests
+    everyone = len(entrants)
+    assert rechecks == (["begun", "over"] * everyone if guests else ["begun"] * everyone + ["over"] * everyone)

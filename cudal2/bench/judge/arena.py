@@ -136,7 +136,7 @@ class DevicePrepared:
         """Runs the graph once, and sees to it that a replay still lasts as long as it must."""
         self._graph.lengthen(self._replay_ms)
 
-    def recheck(self) -> CheckResult:
+    def begin_recheck(self) -> Callable[[], CheckResult]:
         """One more replay from poisoned outputs: every one must be written, and a sample of one must be right."""
         sets, seed = self._context.sets, self._context.settings.seed
         used = self._graph.sets_used
@@ -144,7 +144,7 @@ class DevicePrepared:
         sets.poison()
         self._graph.run_once()
         aftermath.look()
-        return aftermath.result()
+        return aftermath.result
 
     def close(self) -> None:
         """Gives the graph back."""

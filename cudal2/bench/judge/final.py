@@ -10,7 +10,7 @@ import dataclasses
 import functools
 import statistics
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from typing import Any, Protocol, runtime_checkable
@@ -77,8 +77,11 @@ class Prepared(Protocol):
     def warm_up(self) -> None:
         """Runs some launches whose time does not count, a whole replay's at most; may lengthen the replays to come."""
 
-    def recheck(self) -> CheckResult:
-        """Whether one more replay still writes every output, and rightly."""
+    def begin_recheck(self) -> Callable[[], CheckResult]:
+        """Begins one more replay; what it returns waits, and says whether it still wrote every output, and rightly.
+
+        Only the latter raises what an arena calls an error.
+        """
 
     def close(self) -> None:
         """Gives the launches back."""
@@ -222,8 +225,9 @@ def hold(entered: Entered, arena: Arena, limits: RoundLimits) -> Contest:
             timed = {label: functools.partial(_begin, one, entered.visited) for label, one in prepared.items()}
             warmup = {label: functools.partial(_warm_up, one, limits.warmup_s > 0) for label, one in prepared.items()}
             held.times, held.clocks = run_rounds(timed, limits, arena.clocks, warmup=warmup)
+        rechecks = {label: _begin_recheck(one, entered.visited) for label, one in prepared.items()}
         for label, launches in prepared.items():
-            _inspect(label, launches, arena, held)
+            _inspect(label, launches, rechecks[label], arena, held)
         held.launches = {label: count * limits.parts for label, count in held.launches.items()}
     finally:
         entered.close()
@@ -287,11 +291,16 @@ def _begin(launches: Prepared, alone: bool) -> Finish:
     return lambda: time_us
 
 
-def _inspect(label: str, launches: Prepared, arena: Arena, held: Contest) -> None:
+def _begin_recheck(launches: Prepared, alone: bool) -> Callable[[], CheckResult]:
+    """A recheck under way, or one that begins when it is asked for where nothing else may run beside it."""
+    return (lambda: launches.begin_recheck()()) if alone else launches.begin_recheck()
+
+
+def _inspect(label: str, launches: Prepared, recheck: Callable[[], CheckResult], arena: Arena, held: Contest) -> None:
     """What only shows after timing: results that went wrong on the way, times that cannot be."""
     held.details[label], held.launches[label] = launches.detail, launches.launches
     try:
-        rechecked = launches.recheck()
+        rechecked = recheck()
     except arena.errors as error:
         held.failures[label] = _failed(error, Status.RUNTIME)
         return
