@@ -136,6 +136,7 @@ def session(host):
     session.kernel = kernel
     session.clocks = types.SimpleNamespace(recent=lambda age: ClockSample(1980))
     session._spent, session._contexts, session._kernels, session._ahead = [], OrderedDict(), {}, None
+    session._checking = None
     session._workspaces = types.SimpleNamespace(spare=lambda size_bytes: host.spare)
     return session
 
@@ -156,10 +157,11 @@ def test_the_host_works_while_the_device_does(session, host):
     session.measure(two, SETTINGS, True, [three, candidate("unloadable")])
     assert host.events[:4] == ["bind", "capture", "capture", "check"], "it was not loaded in time to be bound ahead"
     meanwhile = ["destroy", "destroy", "destroy", "bind", "capture", "capture", "load unloadable"]
-    assert host.events[-10:] == [*meanwhile, "wait", "wait", "wait"], "the graphs of the step before, the next step's"
+    last = ["wait", "wait", "wait", "check"]
+    assert host.events[-11:] == [*meanwhile, *last], "the graphs of the step before, the next step's, and its check"
     host.events.clear()
     session.measure(three, SETTINGS, True)
-    assert host.events[:3] == ["check", "replay", "reference"]
+    assert host.events[:2] == ["replay", "reference"], "it is checked already"
     assert host.events[-6:] == ["destroy", "destroy", "destroy", "wait", "wait", "wait"]
 
 
@@ -199,8 +201,41 @@ def test_what_was_bound_ahead_for_another_step_is_given_back_and_workspaces_are_
     assert host.events[:4] == ["bind", "capture", "capture", "check"] and host.events.count("destroy") == 5
     session.measure(one, SETTINGS, False, [two])
     del session._kernels["two"]
+    host.events.clear()
     session.measure(dataclasses.replace(two, pdl=True), SETTINGS, False)
-    assert session._ahead is None, "the same kernel, otherwise launched"
+    assert session._ahead is None and host.events.count("check") == 1, "the same kernel, otherwise launched"
+
+
+def test_what_the_next_candidate_does_is_its_own(session, host):
+    """Its check begins when this one's times and verdict are there, and what it raises is raised when it is asked."""
+    one, two = candidate("one"), candidate("two")
+    context = session.context(PROBLEM, SETTINGS)
+    begin = context.begin_check
+    session._kernels["two"] = two.config
+
+    def broken(contestant):
+        if host.events.count("check") == 1:
+            assert host.events[-3:] == ["wait", "wait", "wait"]
+            host.events.append("check")
+            raise error
+        return begin(contestant)
+
+    context.begin_check = broken
+    error = LaunchError(701, "CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES", "cuLaunchKernelEx")
+    row = session.measure(one, SETTINGS, False, [two])
+    assert row.status is Status.CORRECT and len(row.times_us) == 3 and session._checking is None
+    row = session.measure(two, SETTINGS, False)
+    assert row.status is Status.CORRECT and host.events.count("check") == 3, "checked in its turn"
+
+    def lost():
+        raise RuntimeError("an illegal memory access was encountered")
+
+    host.events.clear()
+    session._kernels["two"] = two.config
+    context.begin_check = lambda contestant: lost if host.events.count("wait") else begin(contestant)
+    assert session.measure(one, SETTINGS, False, [two]).status is Status.CORRECT
+    with pytest.raises(RuntimeError, match="illegal memory access"):
+        session.measure(two, SETTINGS, False)
 
 
 def test_a_shape_that_heats_the_chip_is_timed_under_load(session, host, monkeypatch):

@@ -11,7 +11,7 @@ import random
 import statistics
 import time
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime, timezone
 from typing import Any
@@ -23,7 +23,7 @@ from cudal2.bench.context import ProblemContext
 from cudal2.bench.correctness import Aftermath, CheckResult
 from cudal2.bench.device import Clocks, DeviceInfo, describe
 from cudal2.bench.sizing import LateGraph
-from cudal2.bench.timing import Timed, interleave, keep_busy, soak_s, too_fast
+from cudal2.bench.timing import Rough, Timed, interleave, keep_busy, soak_s, too_fast
 from cudal2.build.artifact import BuiltKernel
 from cudal2.errors import EnvironmentProblemError
 from cudal2.launch.driver import LaunchError, context_fault, ensure_context
@@ -103,6 +103,15 @@ class _Step:
     graph: LateGraph
 
 
+@dataclass(frozen=True)
+class _Checking:
+    """A candidate's check under way: what says how long its last launch took, and what waits for the verdict."""
+
+    step: _Step
+    roughly: Rough
+    result: Callable[[], CheckResult]
+
+
 class GpuSession:
     """The child's state on one GPU.
 
@@ -130,6 +139,7 @@ class GpuSession:
         self._kernels: OrderedDict[str, LoadedKernel] = OrderedDict()
         self._spent: list[LateGraph] = []
         self._ahead: _Step | None = None
+        self._checking: _Checking | None = None
         #: What a job leaves for a later one.
         self.kept: dict[Any, Any] = {}
 
@@ -178,8 +188,9 @@ class GpuSession:
 
         Whatever the host can do while the device replays is done then: the candidate's graph is captured during the
         first replay of the reference; during the others the first of the ``upcoming`` candidates, which the step before
-        has loaded, is bound and its short graph captured, and the cubin of the second loaded. A problem that heats the
-        chip is replayed untimed before that: cool, candidates rank otherwise than in a final.
+        has loaded, is bound and its short graph captured, and the cubin of the second loaded. Its check begins when all
+        of this candidate's is on the host, where nothing that it does can change it. A problem that heats the chip is
+        replayed untimed before that: cool, candidates rank otherwise than in a final.
         """
         started = time.perf_counter()
         step = self._step(self.context(candidate.problem, settings), candidate)
@@ -201,16 +212,19 @@ class GpuSession:
     ) -> tuple[Status, str, dict[str, Any]]:
         """What a row says besides: verdict, reason, and what was seen."""
         context, graph = step.context, step.graph
-        roughly = context.stopwatch.rough(step.check)
-        checked = context.begin_check(roughly)()
+        checking, self._checking = self._checking, None
+        if checking is None or checking.step is not step:
+            checking = self._begin_check(step)
+        checked = checking.result()
         if checked.stray:
             self._forget(context)  # it may have written anywhere: the answers are no longer to be trusted
         if not checked.ok:
             return Status.CORRECTNESS, checked.reason, {"max_error": checked.max_error}
-        graph.start(roughly.time_us())
+        graph.start(checking.roughly.time_us())
         # The check has run the kernel, and the middle one of the replays counts: no run of the graph is given away.
         times, after = self._replay(step, reference, upcoming)
         status, reason = _verdict(context, after, times[0])
+        self._check_ahead()
         good = status is Status.CORRECT
         seen = {
             "times_us": times[0] if good else (),
@@ -240,6 +254,16 @@ class GpuSession:
         keep_busy(timed, soak_s(candidate.problem, settings))
         times = interleave(timed, settings.replays, rng, first=len(timed) - 1, last=0, meanwhile=meanwhile)
         return times, looked[0].result()
+
+    def _begin_check(self, step: _Step) -> _Checking:
+        roughly = step.context.stopwatch.rough(step.check)
+        return _Checking(step, roughly, step.context.begin_check(roughly))
+
+    def _check_ahead(self) -> None:
+        """Begins the next step's check: a row takes as long to get to the caller as the check takes the device."""
+        if self._ahead is not None:
+            with contextlib.suppress(LaunchError):  # it says why when it is its turn
+                self._checking = self._begin_check(self._ahead)
 
     def _step(self, context: ProblemContext, candidate: Candidate) -> _Step:
         """What was bound ahead, or is now."""
