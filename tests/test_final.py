@@ -308,7 +308,7 @@ class Guest:
 
 @pytest.mark.parametrize("guests", [0, 1])
 def test_nothing_is_under_way_when_a_process_of_its_own_runs(guests):
-    under_way, most, rechecks = [], [], []
+    under_way, most, rechecks, entered = [], [], [], []
 
     def begin(label):
         under_way.append(label)
@@ -319,17 +319,21 @@ def test_nothing_is_under_way_when_a_process_of_its_own_runs(guests):
         rechecks.append("begun")
         return lambda: rechecks.append("over") or CheckResult(True)
 
+    def check(entrant):
+        entered.append("check")
+        return CheckResult(True)
+
     def prepare(entrant, time_us=None):
+        entered.append("prepare")
         return types.SimpleNamespace(
             launches=1, detail="", begin=lambda: begin(entrant.label), warm_up=lambda: None,
             begin_recheck=begin_recheck, close=lambda: None,
         )  # fmt: skip
 
-    arena = types.SimpleNamespace(
-        errors=(), check=lambda entrant: CheckResult(True), prepare=prepare, too_fast=lambda time_us: "", clocks=dict
-    )
+    arena = types.SimpleNamespace(errors=(), check=check, prepare=prepare, too_fast=lambda time_us: "", clocks=dict)
     entrants = [*BASELINES, *(Entrant("guest", "foreign", "", Guest()) for _ in range(guests))]
     held = final.contest(entrants, arena, LIMITS)
     assert not held.failures and max(most) == 2 - guests
     everyone = len(entrants)
+    assert entered == (["check", "prepare"] * everyone if guests else ["check"] * everyone + ["prepare"] * everyone)
     assert rechecks == (["begun", "over"] * everyone if guests else ["begun"] * everyone + ["over"] * everyone)

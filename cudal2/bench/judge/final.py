@@ -188,7 +188,10 @@ def contest(entrants: Sequence[Entrant], arena: Arena, limits: RoundLimits) -> C
 
 
 def enter(entrants: Sequence[Entrant], arena: Arena, known_us: Mapping[str, float] | None = None) -> Entered:
-    """Checks the entrants and captures their launches; nobody who has a known time is timed.
+    """Checks the entrants, then captures the launches of those who are right; nobody who has a known time is timed.
+
+    One's graph runs once while the next one's is captured: a check in between would wait for it, as it must where an
+    entrant has a process of its own.
 
     Args:
         entrants: Everyone, with unique labels.
@@ -199,10 +202,11 @@ def enter(entrants: Sequence[Entrant], arena: Arena, known_us: Mapping[str, floa
     visited = any(isinstance(entrant.call, Visitor) for entrant in entrants)
     entered = Entered(Contest(tuple(dataclasses.replace(entrant, call=None) for entrant in entrants)), visited)
     try:
-        for entrant in entrants:
-            admitted = _admit(entrant, arena, entered.held, (known_us or {}).get(entrant.label))
-            if admitted is not None:
-                entered.prepared[entrant.label] = admitted
+        right = (entrant for entrant in entrants if _is_right(entrant, arena, entered.held))
+        for entrant in right if visited else list(right):
+            prepared = _prepare(entrant, arena, entered.held, (known_us or {}).get(entrant.label))
+            if prepared is not None:
+                entered.prepared[entrant.label] = prepared
     except BaseException:
         entered.close()
         raise
@@ -259,14 +263,22 @@ def rows(problem: Problem, contests: Sequence[Contest]) -> list[Measurement]:
     ]
 
 
-def _admit(entrant: Entrant, arena: Arena, held: Contest, known_us: float | None) -> Prepared | None:
-    """Checks, then captures; no time is ever taken of a wrong result."""
+def _is_right(entrant: Entrant, arena: Arena, held: Contest) -> bool:
+    """Checks; no time is ever taken of a wrong result."""
     try:
         checked = arena.check(entrant)
-        held.errors[entrant.label] = checked.max_error
-        if not checked.ok:
-            held.failures[entrant.label] = Failure(Status.CORRECTNESS, checked.reason)
-            return None
+    except arena.errors as error:
+        held.failures[entrant.label] = _failed(error, Status.LAUNCH)
+        return False
+    held.errors[entrant.label] = checked.max_error
+    if not checked.ok:
+        held.failures[entrant.label] = Failure(Status.CORRECTNESS, checked.reason)
+    return checked.ok
+
+
+def _prepare(entrant: Entrant, arena: Arena, held: Contest, known_us: float | None) -> Prepared | None:
+    """Captures, and times where no time is known."""
+    try:
         prepared = arena.prepare(entrant, known_us)
     except arena.errors as error:
         held.failures[entrant.label] = _failed(error, Status.LAUNCH)
