@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -54,3 +55,16 @@ def test_clocks_are_asked_for_again_only_when_they_are_old(monkeypatch: pytest.M
         clocks.recent(0.2)
     assert asked == [100.0, 100.3]
     assert clocks.recent(0.2).sm_clock_mhz == 2
+
+
+def test_nvml_that_does_not_come_up_beside_the_context_says_so_when_it_is_asked(monkeypatch):
+    class NVMLError(Exception): ...
+
+    def refuse():
+        raise NVMLError("no driver")
+
+    monkeypatch.setattr(device, "pynvml", SimpleNamespace(NVMLError=NVMLError, nvmlInit=refuse))
+    device.wake_nvml()
+    assert device._driver_version() == device.UNKNOWN
+    monkeypatch.setattr(device, "pynvml", None)
+    device.wake_nvml()

@@ -10,7 +10,7 @@ import os
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -136,6 +136,13 @@ def _nvml_handle(device_index: int) -> Any:
     except pynvml.NVMLError as error:
         logger.warning("NVML does not answer (%s): clocks and power are not recorded", error)
         return None
+
+
+def wake_nvml() -> None:
+    """NVML's first call, which takes some 50 ms: for a thread of its own. Later ones say what is wrong with it."""
+    if pynvml is not None:
+        with suppress(pynvml.NVMLError):
+            pynvml.nvmlInit()
 
 
 def _driver_version() -> str:

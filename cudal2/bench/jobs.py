@@ -12,6 +12,7 @@ import statistics
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from datetime import datetime, timezone
 from typing import Any
@@ -21,7 +22,7 @@ import torch
 from cudal2.bench.candidate import KernelContestant
 from cudal2.bench.context import ProblemContext
 from cudal2.bench.correctness import Aftermath, CheckResult
-from cudal2.bench.device import Clocks, DeviceInfo, describe
+from cudal2.bench.device import Clocks, DeviceInfo, describe, wake_nvml
 from cudal2.bench.sizing import LateGraph
 from cudal2.bench.timing import Rough, Timed, interleave, keep_busy, soak_s, too_fast
 from cudal2.build.artifact import BuiltKernel
@@ -124,10 +125,12 @@ class GpuSession:
 
     def __init__(self, device_index: int) -> None:
         """Creates the CUDA context; everything runs on one stream, which is made torch's current one."""
-        if not torch.cuda.is_available() or device_index >= torch.cuda.device_count():
-            raise EnvironmentProblemError(f"torch sees no CUDA GPU number {device_index}")
-        torch.cuda.set_device(device_index)
-        ensure_context(device_index)
+        with ThreadPoolExecutor(1) as beside:
+            beside.submit(wake_nvml)
+            if not torch.cuda.is_available() or device_index >= torch.cuda.device_count():
+                raise EnvironmentProblemError(f"torch sees no CUDA GPU number {device_index}")
+            torch.cuda.set_device(device_index)
+            ensure_context(device_index)
         self.device = torch.device("cuda", device_index)
         self._stream = torch.cuda.Stream(self.device)  # type: ignore[no-untyped-call]
         torch.cuda.set_stream(self._stream)
