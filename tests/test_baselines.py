@@ -346,3 +346,25 @@ def test_every_sets_tensors_are_the_buffers_themselves(stored):
             assert [one.data_ptr() for one in tensors] == [one.data_ptr() for one in expected]
             assert [(one.shape, one.stride()) for one in tensors] == [(one.shape, one.stride()) for one in expected]
         assert len(buffers.tensors(layout)) == 5
+
+
+def test_the_heuristic_is_asked_ahead_in_both_layouts_and_what_that_made_is_given_back(monkeypatch):
+    seen = []
+
+    class Matmul:
+        def __init__(self, problem, layout, workspace_bytes):
+            seen.append(f"{layout} {workspace_bytes}")
+
+        def algorithms(self, count):
+            seen.append(count)
+            if len(seen) > 4:
+                raise ValueError("nothing")
+
+        def close(self):
+            seen.append("close")
+
+    monkeypatch.setattr(libraries, "LtMatmul", Matmul)
+    monkeypatch.setattr(libraries.torch.cuda, "set_device", seen.append)
+    with pytest.raises(ValueError, match="nothing"):
+        libraries.wake(Problem(64, 64, 64), "cuda:1", 99, 7)
+    assert seen == ["cuda:1", "tn 99", 7, "close", "nn 99", 7, "close"]

@@ -31,6 +31,20 @@ def library_errors() -> tuple[type[Exception], ...]:
     return cublas.cuBLASError, cublaslt.cuBLASLtError, LaunchError, NotSupportedError, torch.OutOfMemoryError
 
 
+def wake(problem: Problem, device: torch.device, workspace_bytes: int, heuristic_results: int) -> None:
+    """Asks cuBLASLt's heuristic, whose first answer takes a process 80 ms of host time: for a thread of its own.
+
+    Who asks again is told what it has to say.
+    """
+    torch.cuda.set_device(device)
+    for layout in LAYOUTS:
+        matmul = LtMatmul(problem, layout, workspace_bytes)
+        try:
+            matmul.algorithms(heuristic_results)
+        finally:
+            matmul.close()
+
+
 class EnumeratedCalls:
     """An enumeration of algorithms as calls.
 

@@ -13,12 +13,13 @@ import logging
 import statistics
 import threading
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
 from cudal2.bench.baselines import contestants
 from cudal2.bench.baselines.baseline import Baseline, SavedCall
-from cudal2.bench.baselines.libraries import VendorLibraries
+from cudal2.bench.baselines.libraries import VendorLibraries, wake
 from cudal2.bench.judge import final
 from cudal2.bench.judge.arena import DeviceArena, baseline_entrants, call_entrants, our_entrants, restored, tune, tuner
 from cudal2.bench.judge.final import Contest, Entered, Entrant, contest, enter, hold
@@ -79,7 +80,10 @@ def bring_up(session: Any, request: FinalRequest, replay_ms: float) -> None:
     """Job: a problem's data, the libraries and their kernels; what a process meets first takes it longest."""
     for name in request.optional:
         contestants.OPTIONAL[name].load()
-    arena = _arena(session, request, replay_ms)
+    settings = request.settings
+    with ThreadPoolExecutor(1) as beside:
+        beside.submit(wake, request.problem, session.device, settings.workspace_bytes, settings.heuristic_results)
+        arena = _arena(session, request, replay_ms)
     with _libraries(session, request) as libraries:
         for entrant in baseline_entrants(request.problem, libraries, ()):
             with contextlib.suppress(*arena.errors):
