@@ -319,6 +319,9 @@ def test_nothing_is_under_way_when_a_process_of_its_own_runs(guests):
         rechecks.append("begun")
         return lambda: rechecks.append("over") or CheckResult(True)
 
+    def close():
+        rechecks.append("close")
+
     def check(entrant):
         entered.append("check")
         return CheckResult(True)
@@ -327,7 +330,7 @@ def test_nothing_is_under_way_when_a_process_of_its_own_runs(guests):
         entered.append("prepare")
         return types.SimpleNamespace(
             launches=1, detail="", begin=lambda: begin(entrant.label), warm_up=lambda: None,
-            begin_recheck=begin_recheck, close=lambda: None,
+            begin_recheck=begin_recheck, close=close,
         )  # fmt: skip
 
     arena = types.SimpleNamespace(errors=(), check=check, prepare=prepare, too_fast=lambda time_us: "", clocks=dict)
@@ -336,4 +339,5 @@ def test_nothing_is_under_way_when_a_process_of_its_own_runs(guests):
     assert not held.failures and max(most) == 2 - guests
     everyone = len(entrants)
     assert entered == (["check", "prepare"] * everyone if guests else ["check"] * everyone + ["prepare"] * everyone)
-    assert rechecks == (["begun", "over"] * everyone if guests else ["begun"] * everyone + ["over"] * everyone)
+    over = ["over", "close"]
+    assert rechecks == (["begun", *over] * everyone if guests else ["begun"] * everyone + over * everyone)

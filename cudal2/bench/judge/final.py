@@ -230,8 +230,9 @@ def hold(entered: Entered, arena: Arena, limits: RoundLimits) -> Contest:
             warmup = {label: functools.partial(_warm_up, one, limits.warmup_s > 0) for label, one in prepared.items()}
             held.times, held.clocks = run_rounds(timed, limits, arena.clocks, warmup=warmup)
         rechecks = {label: _begin_recheck(one, entered.visited) for label, one in prepared.items()}
-        for label, launches in prepared.items():
-            _inspect(label, launches, rechecks[label], arena, held)
+        for label, recheck in rechecks.items():
+            _inspect(label, prepared[label], recheck, arena, held)
+            prepared.pop(label).close()  # while those behind it are under way
         held.launches = {label: count * limits.parts for label, count in held.launches.items()}
     finally:
         entered.close()
