@@ -21,12 +21,13 @@ from cudal2.problem import Problem
 from cudal2.records.measurement import Measurement, Status
 from cudal2.records.recording import Recording, bundled_recording, read_records
 from cudal2.runners.replay import ReplayRunner
-from cudal2.search.analytic import columns_of, predict_us
+from cudal2.search.analytic import columns_of
 from cudal2.search.base import Budget, search
 from cudal2.search.strategies import STRATEGIES
 from cudal2.settings import SpaceSettings, load_space
 from cudal2.space.config import KernelConfig, Sm80MmaConfig, Sm90SmallConfig, Sm90WsConfig
 from cudal2.space.defaults import default_configs, fallback_config
+from cudal2.space.estimate import predict_us
 from cudal2.space.families import FAMILIES, family_of, family_on
 from cudal2.space.space import SearchSpace
 from cudal2.table import Device, Entry, Header, KernelTable, tuned_elsewhere

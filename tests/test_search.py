@@ -8,13 +8,14 @@ import pytest
 
 from cudal2.problem import Problem
 from cudal2.records.measurement import Measurement, Status
-from cudal2.search.analytic import columns_of, predict_us, rank
+from cudal2.search.analytic import columns_of, rank
 from cudal2.search.base import FAILURE_LOG_RATIO, Budget, SearchSession, log_ratio, search
 from cudal2.search.beam import FAVOURITES, beam_from
 from cudal2.search.compare import compare
 from cudal2.search.nearest import nearest_strategy, refitted
 from cudal2.search.strategies import STRATEGIES
 from cudal2.space.config import Sm90WsConfig
+from cudal2.space.estimate import predict_us
 from cudal2.space.space import SearchSpace
 
 

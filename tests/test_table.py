@@ -12,9 +12,10 @@ from fabricated_recording import FINGERPRINT
 from cudal2.errors import EnvironmentProblemError, TableError
 from cudal2.problem import Problem
 from cudal2.records.measurement import Measurement, Status
-from cudal2.space.config import Sm90SmallConfig, Sm90WsConfig
+from cudal2.space.config import Sm90WsConfig
+from cudal2.space.refit import refit
 from cudal2.space.space import SearchSpace
-from cudal2.table import Device, Entry, Header, KernelTable
+from cudal2.table import Device, Entry, Header, KernelTable, neighbours
 
 SMALL = Sm90WsConfig(64, 64, 64, 2, "coop", 1, 1, 1, 1, "tma", 1, "m", 1, False)
 LARGE = Sm90WsConfig(128, 256, 64, 4, "coop", 2, 1, 1, 1, "tma", 1, "m", 4, False)
@@ -203,13 +204,20 @@ def test_a_baseline_entry_is_found_too(table):
     assert table.never_beside_library == 0 and alone.never_beside_library == len(alone) - 1
 
 
-def test_of_kernels_that_waste_no_more_the_nearest_in_log_space_serves():
-    table = KernelTable(HEADER, [entry("64_64_64"), entry("64_64_256")])
-    # 160 lies half way by difference, and nearer to 256 by logarithm; 120 nearer to 64 by both.
-    assert table.best(64, 64, 160).k == 256
-    assert table.best(64, 64, 120).k == 64
-    assert table.best(64, 64, 160).evidence == "transferred"
-    assert "nearest legal, 64_64_256" in table.explain(64, 64, 160)
+def test_of_kernels_that_promise_as_much_the_nearest_in_log_space_serves():
+    table = KernelTable(HEADER, [entry("64_64_1024", SPLIT), entry("64_64_4096", SPLIT)])
+    # 2200 is nearer to 1024 by difference, and nearer to 4096 by logarithm; 2000 nearer to 1024 by both.
+    assert table.best(64, 64, 2200).k == 4096
+    assert table.best(64, 64, 2000).k == 1024
+    assert table.best(64, 64, 2200).evidence == "transferred"
+    assert "nearest legal, 64_64_4096" in table.explain(64, 64, 2200)
+
+
+def test_fewer_rows_or_columns_than_a_tile_has_are_as_far_as_those_of_a_tile():
+    table = KernelTable(HEADER, [entry("64_4096_4096")])
+    assert table.best(1, 4096, 4096).mnk == table.best(8, 14336, 4096).mnk == "64_4096_4096"
+    assert table.best(1, 64, 4096) is None, "4096 columns are not 64"
+    assert KernelTable(HEADER, [entry("4096_64_4096")]).best(4096, 8, 4096) is not None
 
 
 def test_a_shape_far_from_all_others_gets_nothing(table):
@@ -217,12 +225,24 @@ def test_a_shape_far_from_all_others_gets_nothing(table):
     assert "no measured shape is within 4x" in table.explain(16384, 16384, 16384)
 
 
-def test_a_kernel_whose_tiles_fall_into_whole_waves_here_beats_a_nearer_one_whose_do_not():
-    # 17 x 8 tiles of 128 x 128 are one wave of 132 and 4 more; 33 x 16 of 64 x 64 are four waves.
-    square = Sm90SmallConfig(128, 128, 64, 2, "wgmma", 8, 1)
-    table = KernelTable(HEADER, [entry("2048_1024_512", square), entry("4096_1024_512", SMALL)])
-    assert table.best(2100, 1024, 512).mnk == "4096_1024_512"
-    assert table.best(2000, 1024, 512).mnk == "2048_1024_512"
+def test_a_kernel_that_promises_more_here_beats_that_of_a_nearer_shape():
+    # Tiles of 128 x 256 are 8 CTAs here, those of 64 x 64 are 64.
+    table = KernelTable(HEADER, [entry("1024_1024_1024", LARGE), entry("256_256_512", SMALL)])
+    assert table.best(512, 512, 1024).mnk == "256_256_512"
+    assert table.best(2048, 2048, 1024).mnk == "1024_1024_1024"
+
+
+def test_only_the_most_promising_neighbours_are_refitted(monkeypatch):
+    asked = []
+
+    def counted(config, source, problem, space):
+        asked.append(source.mnk)
+        return refit(config, source, problem, space)
+
+    monkeypatch.setattr(neighbours, "refit", counted)
+    table = KernelTable(HEADER, [entry(f"{64 * m}_{64 * n}_1024", SPLIT) for m in range(4, 9) for n in range(4, 9)])
+    assert table.best(380, 380, 1024) is not None
+    assert len(asked) == neighbours.REFITTED < len(table)
 
 
 def test_whether_a_library_serves_is_for_the_nearest_entry_to_say():

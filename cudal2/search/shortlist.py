@@ -18,10 +18,11 @@ from numpy.typing import NDArray
 from cudal2.arch import SM90, Arch
 from cudal2.floor import floor_us
 from cudal2.problem import Problem
-from cudal2.search.analytic import columns_of, predict_us, rank
+from cudal2.search.analytic import columns_of, rank
 from cudal2.search.surrogate import Behind, Surrogate
 from cudal2.space.axes import Axis
 from cudal2.space.config import KernelConfig, Sm90SmallConfig, Sm90WsConfig
+from cudal2.space.estimate import predict_us
 from cudal2.space.families import FAMILIES
 from cudal2.space.refit import transposed
 from cudal2.space.space import SearchSpace

@@ -18,8 +18,8 @@ from cudal2.errors import EnvironmentProblemError, NothingValidError
 from cudal2.floor import terms_us
 from cudal2.problem import Problem
 from cudal2.records.measurement import Measurement
-from cudal2.search.analytic import ABSENT, predict_us
 from cudal2.space.config import KernelConfig, Sm90WsConfig
+from cudal2.space.estimate import ABSENT, predict_us
 from cudal2.space.refit import transposed
 from cudal2.space.rule import ceil_div
 

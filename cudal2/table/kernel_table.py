@@ -9,7 +9,7 @@ import hashlib
 import json
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -325,28 +325,22 @@ class KernelTable:
 
     def _usable(self, problem: Problem) -> tuple[Entry | None, list[str]]:
         notes: list[str] = []
-        entry = None
-        for entry in self._ranked(problem):
-            there = self.header.problem(entry.m, entry.n, entry.k)
-            config = self._fitted(entry.config, there, problem) if entry.config is not None else None
-            if entry.config is not None and config is None:
-                reasons = self._space(entry.config).explain(suited(entry.config, problem), problem)
-                notes.append(f"{entry.mnk} passed over: {reasons[0]}")
-                continue
-            if there == problem and config == entry.config:
-                return entry, notes
-            return replace(entry, config=config, evidence="transferred"), notes
-        if entry is None:
-            alike = "" if tma_reads(problem) else " with rows that TMA cannot read either"
-            notes.append(f"no measured shape{alike} is within {NEAREST_FACTOR:g}x of it in each size")
-        return None, notes
-
-    def _ranked(self, problem: Problem) -> Iterator[Entry]:
-        """The shape's own entry, then its neighbours."""
         exact = self.lookup(problem.m, problem.n, problem.k)
         if exact is not None:
-            yield exact
-        yield from (near for near in neighbours(self.entries, self.header, problem, self._space) if near is not exact)
+            config = self._fitted(exact.config, problem, problem) if exact.config is not None else None
+            if config == exact.config:
+                return exact, notes
+            if config is not None:
+                return replace(exact, config=config, evidence="transferred"), notes
+            assert exact.config is not None
+            reasons = self._space(exact.config).explain(suited(exact.config, problem), problem)
+            notes.append(f"{exact.mnk} passed over: {reasons[0]}")
+        others = (entry for entry in self.entries if entry is not exact)
+        entry, passed = neighbours(others, self.header, problem, self._space)
+        if entry is None and exact is None and not passed:
+            alike = "" if tma_reads(problem) else " with rows that TMA cannot read either"
+            notes.append(f"no measured shape{alike} is within {NEAREST_FACTOR:g}x of it in each size")
+        return entry, notes + passed
 
     def _fitted(self, config: KernelConfig, source: Problem, problem: Problem) -> KernelConfig | None:
         """:func:`~cudal2.space.refit.refit` on this device."""

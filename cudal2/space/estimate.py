@@ -1,0 +1,170 @@
+"""An analytic time model of the ``sm90_ws`` kernel, extended to the other families.
+
+It ranks configurations; its microseconds are estimates and never leave this package as measurements. Constants are
+round figures for an H200, not fitted to any recording, so that ranking a recording by it is a fair baseline.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cudal2.arch import SM90, Arch
+from cudal2.problem import Problem
+from cudal2.space.config import KernelConfig
+
+Floats = NDArray[np.float64]
+Columns = Mapping[str, NDArray[Any]]
+
+#: Sustained SM clock under a GEMM, cycles per microsecond.
+CLOCK_PER_US = 1_600.0
+#: Device memory and L2-to-SM rates, bytes per microsecond over the whole chip.
+HBM_BYTES_PER_US = 4.3e6
+L2_BYTES_PER_US = 6.5e6
+#: One TMA load from L2 until its barrier flips, cycles.
+LOAD_LATENCY = 1_000.0
+#: Launch, tensor-map fetch and barrier set-up before the first load; microseconds.
+PROLOGUE_US = 2.0
+#: Bytes per cycle that one SM stores from registers, by TMA and directly.
+STORE_TMA, STORE_DIRECT = 64.0, 40.0
+
+#: Multiplications that an SM's tensor cores take per cycle from mma.sync (A100 whitepaper: 1,024 fused multiply-adds).
+MMA_PER_CYCLE = 1_024.0
+#: C of this many bytes pushes operands out of L2 unless its lines are given up first (9 % at 512 MiB, measured); a
+#: smaller one gains nothing by it, nor does a kernel by another split of registers, unless it is the one that fits.
+C_FILLS_L2 = 256 * 2**20
+EVICT_FIRST_GAIN, NO_GAIN = 0.95, 1.01
+
+#: What a family without an axis does on it.
+ABSENT: dict[str, Any] = {
+    "schedule": "coop",
+    "consumers": 1,
+    "cluster_m": 1,
+    "cluster_n": 1,
+    "split_k": 1,
+    "persistent": False,
+    "epilogue": "direct",
+    "ctas_per_sm": 4,
+    "raster": "m",
+    "group": 1,
+    "swap_ab": False,
+    "split_via": "cluster",
+    "producer_registers": 0,
+    "store_hint": "normal",
+    "resident_a": 0,
+}
+
+
+def predict_us(columns: Columns, problem: Problem, arch: Arch = SM90) -> Floats:
+    """Estimated microseconds of configurations given as one array per axis (broadcastable)."""
+    tile_m, tile_n, tile_k = (_floats(columns, name) for name in ("tile_m", "tile_n", "tile_k"))
+    split, ctas_per_sm = _floats(columns, "split_k"), _floats(columns, "ctas_per_sm")
+    cluster_m, cluster_n = _floats(columns, "cluster_m"), _floats(columns, "cluster_n")
+    tiles_m = np.ceil(problem.m / (tile_m * cluster_m)) * cluster_m
+    tiles_n = np.ceil(problem.n / (tile_n * cluster_n)) * cluster_n
+    ctas = tiles_m * tiles_n * split
+    resident = np.minimum(ctas, arch.sm_count * ctas_per_sm)
+    waves = np.ceil(ctas / (arch.sm_count * ctas_per_sm))
+    steps = np.ceil(np.ceil(problem.k / tile_k) / split)
+    # CTAs that share a multiprocessor share its tensor cores and its port to L2.
+    sharing = np.minimum(ctas_per_sm, np.maximum(1.0, resident / arch.sm_count))
+    step = np.maximum(
+        _mma_cycles(columns, tile_m, tile_n, tile_k) * sharing,
+        _load_cycles(columns, tile_m, tile_n, tile_k, resident) * sharing,
+    )
+    step = np.maximum(step, LOAD_LATENCY / _stages(columns))
+    epilogue = _epilogue_cycles(columns, tile_m, tile_n, split)
+    tile_us = (LOAD_LATENCY + steps * step + epilogue) / CLOCK_PER_US
+    overlapped = _overlap(columns) * (LOAD_LATENCY + epilogue) / CLOCK_PER_US
+    chip_us = PROLOGUE_US + waves * tile_us - (waves - 1.0) * overlapped
+    memory_us = _memory_us(columns, problem, (tile_m, tile_n), (tiles_m, tiles_n), resident / split)
+    return np.maximum(chip_us, PROLOGUE_US + memory_us) * _variant(columns, problem)
+
+
+def _variant(columns: Columns, problem: Problem) -> Floats:
+    """Factor of what the times above do not tell apart, 1 at the defaults."""
+    evicts = EVICT_FIRST_GAIN if 2 * problem.m * problem.n >= C_FILLS_L2 else NO_GAIN
+    hint = np.where(columns["store_hint"] == "evict_first", evicts, 1.0)
+    return np.asarray(np.where(columns["producer_registers"] != 0, NO_GAIN, 1.0) * hint)
+
+
+def _stages(columns: Columns) -> Floats:
+    """0 is as many as fit, which hide more than a latency by far."""
+    stages = _floats(columns, "stages")
+    return np.where(stages > 0.0, stages, LOAD_LATENCY)
+
+
+def _floats(columns: Columns, name: str) -> Floats:
+    return columns[name].astype(np.float64)
+
+
+def _mma_cycles(columns: Columns, tile_m: Floats, tile_n: Floats, tile_k: Floats) -> Floats:
+    """A 64 x n x 16 wgmma takes n/2 cycles, or as long as its operands take from shared memory at 128 B per cycle.
+
+    With mma.sync every warp reads its own fragments of both operands.
+    """
+    swapped = columns["swap_ab"].astype(bool)
+    side_m, side_n = np.where(swapped, tile_n, tile_m), np.where(swapped, tile_m, tile_n)
+    by_wgmma = side_m / 64.0 * tile_k / 16.0 * np.maximum(side_n / 2.0, 16.0 + side_n / 4.0)
+    if "warps_m" in columns:
+        return _mma_sync_cycles(tile_m, tile_n, tile_k, _floats(columns, "warps_m"), _floats(columns, "warps_n"))
+    if "variant" in columns:
+        below = tile_m / 16.0
+        by_mma = _mma_sync_cycles(tile_m, tile_n, tile_k, below, _floats(columns, "warps") / below)
+        return np.where(columns["variant"] == "mma", by_mma, by_wgmma)
+    return by_wgmma
+
+
+def _mma_sync_cycles(tile_m: Floats, tile_n: Floats, tile_k: Floats, warps_m: Floats, warps_n: Floats) -> Floats:
+    read = 2.0 * tile_k * (tile_m * warps_n + tile_n * warps_m)
+    return np.maximum(tile_m * tile_n * tile_k / MMA_PER_CYCLE, read / 128.0)
+
+
+def _load_cycles(columns: Columns, tile_m: Floats, tile_n: Floats, tile_k: Floats, resident: Floats) -> Floats:
+    """Cycles to bring one stage from L2; a multicast operand is read once per cluster, A that stays hardly ever."""
+    rows = np.where(columns["resident_a"] > 0, 0.0, tile_m / _floats(columns, "cluster_n"))
+    elements = rows + tile_n / _floats(columns, "cluster_m")
+    bytes_per_cycle = np.minimum(64.0, L2_BYTES_PER_US / CLOCK_PER_US / np.maximum(1.0, np.minimum(resident, 132.0)))
+    return 2.0 * elements * tile_k / bytes_per_cycle
+
+
+def _epilogue_cycles(columns: Columns, tile_m: Floats, tile_n: Floats, split: Floats) -> Floats:
+    rate = np.where(columns["epilogue"] == "tma", STORE_TMA, STORE_DIRECT)
+    # Through a workspace sums go to L2 and come back, behind a fence and a ticket.
+    by_workspace = 2_500.0 + 8.0 * tile_m * tile_n / 40.0
+    by_cluster = 1_000.0 + 4.0 * tile_m * tile_n / 32.0
+    reduction = np.where(columns["split_via"] == "workspace", by_workspace, by_cluster) * (split > 1.0)
+    return np.asarray(300.0 + 2.0 * tile_m * tile_n / split / rate + reduction)
+
+
+def _overlap(columns: Columns) -> Floats:
+    """Share of the fill and the epilogue that hides behind another tile's main loop."""
+    pingpong = np.where(columns["schedule"] == "pingpong", 0.9, 0.4)
+    persistent = np.where(columns["persistent"].astype(bool), pingpong, 0.0)
+    return np.maximum(persistent, np.where(_floats(columns, "ctas_per_sm") > 1.0, 0.5, 0.0))
+
+
+def _memory_us(
+    columns: Columns, problem: Problem, tile: tuple[Floats, Floats], tiles: tuple[Floats, Floats], concurrent: Floats
+) -> Floats:
+    """Device-memory time: what the tiles of one wave touch, by how the raster folds them, wave after wave."""
+    (tile_m, tile_n), (tiles_m, tiles_n) = tile, tiles
+    along_m = columns["raster"] == "m"
+    fast_side, slow_side = np.where(along_m, tiles_m, tiles_n), np.where(along_m, tiles_n, tiles_m)
+    cluster = np.where(along_m, _floats(columns, "cluster_m"), _floats(columns, "cluster_n"))
+    width = np.minimum(_floats(columns, "group") * cluster, fast_side)
+    length = np.clip(concurrent / width, 1.0, slow_side)
+    rows, cols = np.where(along_m, width, length), np.where(along_m, length, width)
+    waves = np.maximum(1.0, tiles_m * tiles_n / np.maximum(1.0, concurrent))
+    operands = 2.0 * waves * (rows * tile_m + cols * tile_n) * problem.k
+    total = np.maximum(operands + 2.0 * problem.m * problem.n, float(problem.bytes_min))
+    return total / HBM_BYTES_PER_US
+
+
+def estimate_us(config: KernelConfig, problem: Problem, arch: Arch = SM90) -> float:
+    """:func:`predict_us` of one configuration of any family."""
+    values = {**ABSENT, **config.to_dict()}
+    return float(predict_us({name: np.array(value) for name, value in values.items()}, problem, arch))
