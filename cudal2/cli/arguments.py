@@ -35,11 +35,14 @@ _NAMES = {
         r"_k(?P<split_k>\d+)_(?P<epilogue>tma|direct)_o(?P<ctas_per_sm>\d+)(?P<swap_ab>(?:_swap)?)"
         r"(?:_(?P<split_via>workspace))?(?:_a(?P<resident_a>\d+))?(?:_r(?P<producer_registers>\d+))?"
         r"(?:_(?P<store_hint>evict_first))?"
-        r"(?:_(?P<raster>[mn])(?P<group>\d+)(?P<persistent>p?)(?:f(?P<l2_prefetch>\d+))?)?",
+        r"(?:_(?P<raster>[mn])(?P<group>\d+)(?P<persistent>p?)(?:f(?P<l2_prefetch>\d+))?"
+        r"(?:l(?P<l2_promotion>\d+))?)?",
         re.ASCII,
     ),
     Sm90SmallConfig.family: re.compile(
-        _TILE_NAME + r"(?P<variant>wgmma|mma)(?P<warps>\d+)_k(?P<split_k>\d+)(?:_f(?P<l2_prefetch>\d+))?", re.ASCII
+        _TILE_NAME + r"(?P<variant>wgmma|mma)(?P<warps>\d+)_k(?P<split_k>\d+)"
+        r"(?:_(?=[fl])(?:f(?P<l2_prefetch>\d+))?(?:l(?P<l2_promotion>\d+))?)?",
+        re.ASCII,
     ),
     Sm80MmaConfig.family: re.compile(
         _TILE_NAME + r"w(?P<warps_m>\d+)x(?P<warps_n>\d+)_(?P<smem_layout>swizzle|pad)_f(?P<fragments>\d+)"

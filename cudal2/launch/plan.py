@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cudal2.problem import Dtype, Problem
-from cudal2.space.config import KernelConfig, Sm80MmaConfig, Sm90SmallConfig, Sm90WsConfig
+from cudal2.space.config import PROMOTION_BYTES, KernelConfig, Sm80MmaConfig, Sm90SmallConfig, Sm90WsConfig
 from cudal2.space.rule import share_k_tiles
 from cudal2.space.sm80_mma import geometry as sm80_mma
 from cudal2.space.sm90_small import geometry as sm90_small
@@ -70,6 +70,7 @@ class MapSpec:
         box_columns: Box along the contiguous axis; its bytes are the swizzle span.
         box_rows: Box along the other axis.
         dtype: Its elements, two bytes each.
+        promotion_bytes: What L2 fetches from memory for a load of fewer bytes: 64, 128 or 256.
     """
 
     columns: int
@@ -77,6 +78,7 @@ class MapSpec:
     box_columns: int
     box_rows: int
     dtype: Dtype = "fp16"
+    promotion_bytes: int = PROMOTION_BYTES
 
     @property
     def row_bytes(self) -> int:
@@ -143,6 +145,7 @@ def plan_launch(config: KernelConfig, problem: Problem, sm_count: int) -> Launch
 def _plan_sm90_ws(config: Sm90WsConfig, problem: Problem, sm_count: int) -> LaunchPlan:
     m, n, k = problem.m, problem.n, problem.k
     tiles = sm90_ws.cluster_tiles(config, m, n)
+    kind = problem.dtype, config.l2_promotion
     ticket_bytes, partial_bytes = sm90_ws.workspace_bytes(config, m, n)
     return LaunchPlan(
         grid=sm90_ws.grid_ctas(config, m, n, sm_count),
@@ -155,7 +158,7 @@ def _plan_sm90_ws(config: Sm90WsConfig, problem: Problem, sm_count: int) -> Laun
         scalars=_scalars(problem, tiles, config.raster, config.group)
         | {"prefetch": sm90_ws.prefetch_tiles(config, m, n, k)}
         | _hints(*tiles),
-        a=MapSpec(k, m, sm90_ws.k_box_columns(config), config.tile_m // config.cluster_n, problem.dtype),
+        a=MapSpec(k, m, sm90_ws.k_box_columns(config), config.tile_m // config.cluster_n, *kind),
         b=_b_spec(config, problem),
         c=MapSpec(n, m, *sm90_ws.store_box(config), problem.dtype) if config.epilogue == "tma" else None,
     )
@@ -170,10 +173,10 @@ def _hints(tiles_m: int, tiles_n: int) -> dict[str, int]:
 
 
 def _b_spec(config: Sm90WsConfig, problem: Problem) -> MapSpec:
-    columns = sm90_ws.b_box_columns(config, problem.layout)
+    columns, kind = sm90_ws.b_box_columns(config, problem.layout), (problem.dtype, config.l2_promotion)
     if problem.layout == "tn":
-        return MapSpec(problem.k, problem.n, columns, config.tile_n // config.cluster_m, problem.dtype)
-    return MapSpec(problem.n, problem.k, columns, config.tile_k // config.cluster_m, problem.dtype)
+        return MapSpec(problem.k, problem.n, columns, config.tile_n // config.cluster_m, *kind)
+    return MapSpec(problem.n, problem.k, columns, config.tile_k // config.cluster_m, *kind)
 
 
 def _plan_sm90_small(config: Sm90SmallConfig, problem: Problem) -> LaunchPlan:
@@ -190,8 +193,8 @@ def _plan_sm90_small(config: Sm90SmallConfig, problem: Problem) -> LaunchPlan:
         smem_bytes=sm90_small.smem_bytes(config),
         struct=PARAMS,
         scalars=_scalars(problem, tiles, "m", 1) | {"prefetch": prefetch} | _hints(*tiles),
-        a=MapSpec(k, m, 64, config.tile_m, problem.dtype),
-        b=MapSpec(*b, problem.dtype),
+        a=MapSpec(k, m, 64, config.tile_m, problem.dtype, config.l2_promotion),
+        b=MapSpec(*b, problem.dtype, config.l2_promotion),
     )
 
 

@@ -19,7 +19,7 @@ from cudal2.problem import Dtype
 DATA_TYPES: dict[Dtype, int] = {"fp16": 6, "bf16": 9}
 _INTERLEAVE_NONE = 0
 _SWIZZLES = {32: 1, 64: 2, 128: 3}  # CUtensorMapSwizzle by span in bytes
-_L2_PROMOTION_256B = 3
+_L2_PROMOTIONS = {64: 1, 128: 2, 256: 3}  # CUtensorMapL2promotion by bytes
 _OOB_ZEROS = 0  # CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE
 _MAP_ALIGNMENT = 64
 _RANK = 2
@@ -39,7 +39,7 @@ def _encode_tiled() -> Any:
 
 def modes(spec: MapSpec) -> tuple[int, int, int, int]:
     """Interleave, swizzle, L2 promotion and out-of-bounds fill, as ``cuTensorMapEncodeTiled`` takes them."""
-    return _INTERLEAVE_NONE, _SWIZZLES[spec.swizzle_bytes], _L2_PROMOTION_256B, _OOB_ZEROS
+    return _INTERLEAVE_NONE, _SWIZZLES[spec.swizzle_bytes], _L2_PROMOTIONS[spec.promotion_bytes], _OOB_ZEROS
 
 
 def encode(spec: MapSpec, address: int) -> Words:

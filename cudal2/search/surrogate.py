@@ -18,7 +18,7 @@ from cudal2.errors import EnvironmentProblemError, NothingValidError
 from cudal2.floor import terms_us
 from cudal2.problem import Problem
 from cudal2.records.measurement import Measurement
-from cudal2.space.config import KernelConfig, Sm90WsConfig
+from cudal2.space.config import PROMOTION_BYTES, KernelConfig, Sm90WsConfig
 from cudal2.space.estimate import ABSENT, predict_us
 from cudal2.space.refit import transposed
 from cudal2.space.rule import ceil_div
@@ -32,7 +32,9 @@ Columns = Mapping[str, NDArray[Any]]
 Behind = Mapping[Problem, Mapping[KernelConfig, float]]
 
 #: What one figure of a family without the axis stands for, beside what the analytic model takes.
-_ABSENT: dict[str, Any] = {**ABSENT, "variant": "", "warps": 0, "l2_prefetch": 0}
+_ABSENT: dict[str, Any] = {**ABSENT, "variant": "", "warps": 0, "l2_prefetch": 0, "l2_promotion": PROMOTION_BYTES}
+#: An L2 line; an element of the operands.
+_LINE_BYTES, _ELEMENT_BYTES = 128, 2
 #: Logarithms of the time ratio: beyond the first a configuration is just slow, within the second it matters most.
 SLOW, NEAR = 0.7, 0.15
 #: Trees, their leaves and how much each corrects.
@@ -73,7 +75,10 @@ def _sizes(problem: Problem) -> list[float]:
     floor_us = max(terms.values())
     sizes = [math.log2(value) for value in (problem.m, problem.n, problem.k, floor_us)]
     sizes += [math.log2(terms[name] / floor_us) for name in ("tensor", "hbm")]
-    return [*sizes, 2.0 * problem.m * problem.n / problem.bytes_min]
+    rows = (problem.k, problem.n if problem.layout == "nn" else problem.k)
+    # Rows that start inside a sector of 32 bytes, or a line of 128, are loaded by more requests.
+    starts = [float(math.gcd(_ELEMENT_BYTES * columns, _LINE_BYTES)) for columns in rows]
+    return [*sizes, *starts, 2.0 * problem.m * problem.n / problem.bytes_min]
 
 
 def _choices(c: Columns, problem: Problem) -> list[NDArray[Any]]:
@@ -86,7 +91,7 @@ def _choices(c: Columns, problem: Problem) -> list[NDArray[Any]]:
         np.log2(side_n),
         np.log2(c["tile_m"] * c["tile_n"]),
         *(c[name] for name in ("tile_k", "stages", "consumers", "cluster_m", "cluster_n", "split_k", "ctas_per_sm")),
-        *(c[name] for name in ("persistent", "warps", "l2_prefetch")),
+        *(c[name] for name in ("persistent", "warps", "l2_prefetch", "l2_promotion")),
         c["stages"] * c["tile_k"],
         c["producer_registers"],
         c["store_hint"] == "evict_first",

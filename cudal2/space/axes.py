@@ -90,6 +90,7 @@ SM90_WS_AXES: tuple[Axis, ...] = (
     Axis("group", (1, 2, 4, 8, 16), False, "tiles per raster group"),
     Axis("persistent", (False, True), False, "one CTA per tile, or one wave of CTAs that loop over tiles"),
     Axis("l2_prefetch", (0, 2, 64), False, "K tiles fetched into L2 while the previous grid still runs"),
+    Axis("l2_promotion", (256, 128), False, "bytes that L2 fetches for a load of fewer"),
 )
 
 SM90_SMALL_AXES: tuple[Axis, ...] = (
@@ -101,6 +102,7 @@ SM90_SMALL_AXES: tuple[Axis, ...] = (
     Axis("split_k", (1, 2, 3, 4, 5, 6, 7, 8, 16), True, "CTAs that split K and send each other partial sums"),
     Axis("stages", (1, 2, 3, 4, 6, 8), True, "K tiles in shared memory"),
     Axis("l2_prefetch", (0, 64), False, "K tiles fetched into L2 while the previous grid still runs"),
+    Axis("l2_promotion", (256, 128), False, "bytes that L2 fetches for a load of fewer"),
 )
 
 SM80_MMA_AXES: tuple[Axis, ...] = (

@@ -24,6 +24,9 @@ CollectiveEpilogue = Literal["tma", "nosmem"]
 TileScheduler = Literal["persistent", "stream_k"]
 RasterOrder = Literal["heuristic", "m", "n"]
 
+#: L2 promotion of the tensor maps of A and B by default, and of all kernels before it was an axis.
+PROMOTION_BYTES = 256
+
 
 @dataclass(frozen=True, order=True)
 class KernelConfig:
@@ -119,6 +122,7 @@ class Sm90WsConfig(KernelConfig):
         persistent: Run time. Grid of one wave that loops over tiles, against one CTA per tile.
         l2_prefetch: Run time. Most K tiles of a CTA's first tile that are fetched into L2 while the previous grid
             still runs.
+        l2_promotion: Run time. Bytes that L2 fetches from memory for a load of fewer, by the tensor maps of A and B.
         swap_ab: The kernel computes the transpose of C: ``tile_n`` is the side of wgmma's 64 rows and of the consumers,
             ``tile_m`` the one that may be any multiple of 8.
         split_via: ``cluster``: CTAs that split K are a cluster, their sums meet in distributed shared memory.
@@ -132,7 +136,7 @@ class Sm90WsConfig(KernelConfig):
 
     family: ClassVar[str] = "sm90_ws"
     added: ClassVar[frozenset[str]] = frozenset(
-        {"l2_prefetch", "swap_ab", "split_via", "producer_registers", "store_hint", "resident_a"}
+        {"l2_prefetch", "l2_promotion", "swap_ab", "split_via", "producer_registers", "store_hint", "resident_a"}
     )
 
     schedule: Schedule
@@ -151,6 +155,7 @@ class Sm90WsConfig(KernelConfig):
     producer_registers: int = 0
     store_hint: StoreHint = "normal"
     resident_a: int = 0
+    l2_promotion: int = PROMOTION_BYTES
 
     @property
     def build_name(self) -> str:
@@ -172,10 +177,11 @@ class Sm90WsConfig(KernelConfig):
     def name(self) -> str:
         """Canonical name, unique over the space: the build name, raster axis, group, then ``p`` if persistent.
 
-        With an L2 prefetch, ``f`` and its depth come last.
+        Then, where they are not the default, ``f`` and the depth of the L2 prefetch, ``l`` and the L2 promotion.
         """
         prefetch = f"f{self.l2_prefetch}" if self.l2_prefetch else ""
-        return f"{self.build_name}_{self.raster}{self.group}{'p' if self.persistent else ''}{prefetch}"
+        order = f"{self.raster}{self.group}{'p' if self.persistent else ''}"
+        return f"{self.build_name}_{order}{prefetch}{_promotion(self.l2_promotion)}"
 
 
 @dataclass(frozen=True, order=True)
@@ -239,14 +245,17 @@ class Sm90SmallConfig(KernelConfig):
         warps: Warps of a CTA, which all multiply; four are a warp group.
         split_k: CTAs of a cluster that split K and send each other partial sums through distributed shared memory.
         l2_prefetch: Run time. Most K tiles of a CTA that are fetched into L2 while the previous grid still runs.
+        l2_promotion: Run time. Bytes that L2 fetches from memory for a load of fewer, by the tensor maps.
     """
 
     family: ClassVar[str] = "sm90_small"
+    added: ClassVar[frozenset[str]] = frozenset({"l2_promotion"})
 
     variant: Variant
     warps: int
     split_k: int
     l2_prefetch: int = 0
+    l2_promotion: int = PROMOTION_BYTES
 
     @property
     def build_name(self) -> str:
@@ -255,8 +264,13 @@ class Sm90SmallConfig(KernelConfig):
 
     @property
     def name(self) -> str:
-        """Canonical name, unique over the family: the build name, with an L2 prefetch then ``f`` and its depth."""
-        return f"{self.build_name}_f{self.l2_prefetch}" if self.l2_prefetch else self.build_name
+        """Canonical name, unique over the family: the build name, with an L2 prefetch then ``f`` and its depth.
+
+        An L2 promotion that is not the default comes last, as ``l`` and its bytes.
+        """
+        prefetch = f"f{self.l2_prefetch}" if self.l2_prefetch else ""
+        run_time = f"{prefetch}{_promotion(self.l2_promotion)}"
+        return f"{self.build_name}_{run_time}" if run_time else self.build_name
 
 
 @dataclass(frozen=True, order=True)
@@ -322,3 +336,8 @@ def _can_hold(kind: Any, value: Any, least: int) -> bool:
     if kind is bool:
         return isinstance(value, bool)
     return type(value) is int and least <= value < 2**31
+
+
+def _promotion(promotion_bytes: int) -> str:
+    """Its part of a name, which the default has none of."""
+    return f"l{promotion_bytes}" if promotion_bytes != PROMOTION_BYTES else ""
