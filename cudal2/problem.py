@@ -110,6 +110,11 @@ class Problem:
         return math.gcd(16, 2 * self.k, 16 if self.layout == "tn" else 2 * self.n)
 
     @property
+    def row_bytes(self) -> tuple[int, int]:
+        """Bytes of a row of A and of B as stored: of K elements, or N for row-major B."""
+        return 2 * self.k, 2 * (self.k if self.layout == "tn" else self.n)
+
+    @property
     def bytes_min(self) -> int:
         """Fewest bytes of device memory: A and B read once, C written once."""
         return 2 * (self.m * self.k + self.k * self.n + self.m * self.n)

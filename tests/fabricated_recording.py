@@ -40,6 +40,7 @@ SPACE = SpaceSettings(
         "ctas_per_sm": (1,),
         "swap_ab": (False,),
         "l2_prefetch": (0,),
+        "l2_promotion": (256,),
         "split_via": ("cluster",),
         "producer_registers": (0,),
         "store_hint": ("normal",),

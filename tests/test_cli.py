@@ -297,7 +297,7 @@ def test_space_shows_the_axes_that_a_narrowing_leaves(run) -> None:
     lines = stdout.splitlines()
     assert code == 0 and len(lines) == 1 + len(SM90_WS_AXES)
     assert lines[1].split()[:3] == ["tile_m", "128,", "256"] and "rows of C per CTA tile" in lines[1]
-    assert sum("run time" in line for line in lines) == 4
+    assert sum("run time" in line for line in lines) == 5
 
 
 def test_the_axes_need_no_shape_and_all_of_space_is_one_json_value(run) -> None:

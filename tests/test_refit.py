@@ -70,7 +70,7 @@ def test_a_prefetch_of_all_of_k_stays_one() -> None:
 def test_a_that_stays_is_all_of_a_or_none() -> None:
     kept = Sm90WsConfig(128, 128, 64, 6, "pingpong", 2, 1, 1, 1, "tma", 1, "m", 1, True, resident_a=2)
     assert moved(kept, "4096_12288_128", "4096_12000_128") == kept
-    deeper, shorter = (moved(kept, "4096_12288_128", mnk) for mnk in ("4096_12000_200", "4096_12000_64"))
+    deeper, shorter = (moved(kept, "4096_12288_128", mnk) for mnk in ("4096_12000_208", "4096_12000_64"))
     assert deeper == replace(kept, resident_a=4) and shorter == replace(kept, resident_a=1)
     shared = replace(kept, schedule="coop")
     one_wave, long = (moved(shared, "4096_12288_128", mnk) for mnk in ("1024_1024_128", "4096_12000_1024"))

@@ -12,6 +12,7 @@ import pytest
 from cudal2.arch import SM90
 from cudal2.errors import NothingValidError, UsageError
 from cudal2.floor import floor_us
+from cudal2.launch.plan import plan_launch
 from cudal2.problem import Problem
 from cudal2.settings import Limit, SpaceSettings, load_shapes, load_space
 from cudal2.space.axes import SM90_WS_AXES, Axis
@@ -64,7 +65,7 @@ def test_axes_are_the_fields_of_a_configuration() -> None:
     config = FULL.decode([0] * len(FULL.dims))
     assert {axis.name for axis in SM90_WS_AXES} == set(asdict(config))
     run_time = [axis.name for axis in SM90_WS_AXES if not axis.compile_time]
-    assert run_time == ["raster", "group", "persistent", "l2_prefetch"]
+    assert run_time == ["raster", "group", "persistent", "l2_prefetch", "l2_promotion"]
     assert FULL.total == math.prod(len(axis.values) for axis in SM90_WS_AXES)
 
 
@@ -215,7 +216,7 @@ def test_neighbours_are_all_legal_single_steps() -> None:
 
 @pytest.mark.parametrize("problem", [Problem(640, 384, 512), Problem(64, 1280, 256), Problem(2176, 960, 128)], ids=str)
 def test_legal_configurations_launch_differently_and_duplicates_have_a_legal_twin(problem: Problem) -> None:
-    """Two configurations are duplicates if they share a cubin, a grid, a tile order and what is fetched ahead."""
+    """Two configurations are duplicates if they share a cubin, a grid, a tile order and what is fetched, ahead and by maps."""
     space = SearchSpace(
         settings=SpaceSettings(
             axes={
@@ -248,7 +249,8 @@ def test_legal_configurations_launch_differently_and_duplicates_have_a_legal_twi
 def _launch(config: KernelConfig, problem: Problem) -> tuple[object, ...]:
     grid = geometry.grid_ctas(config, problem.m, problem.n, SM90.sm_count)
     fetched = geometry.prefetch_tiles(config, problem.m, problem.n, problem.k)
-    return config.build_name, grid, fetched, tuple(_tile_order(config, problem))
+    maps = plan_launch(config, problem, SM90.sm_count)
+    return config.build_name, grid, fetched, (maps.a, maps.b, maps.c), tuple(_tile_order(config, problem))
 
 
 def _tile_order(config: KernelConfig, problem: Problem) -> list[tuple[int, int]]:

@@ -21,7 +21,8 @@ from cudal2.runners.replay import ReplayRunner
 from cudal2.search.base import FAILURE_LOG_RATIO
 from cudal2.search.compare import compare
 from cudal2.search.strategies import STRATEGIES
-from cudal2.settings import TrainSettings
+from cudal2.settings import SpaceSettings, TrainSettings
+from cudal2.space.families import FAMILIES, SM90_WS
 from cudal2.space.space import SearchSpace
 from cudal2.table import KernelTable
 
@@ -122,6 +123,21 @@ def test_problems_can_be_chosen(runner, tmp_path):
 def test_policy_of_another_space_is_refused(trained):
     with pytest.raises(UsageError, match="another search space"):
         policy_strategy(trained.run_dir, SearchSpace())
+
+
+def test_a_policy_older_than_an_axis_ranks_where_the_axis_is_held_at_its_default(runner, tmp_path, monkeypatch):
+    with monkeypatch.context() as before:
+        older = replace(SM90_WS, axes=tuple(axis for axis in SM90_WS.axes if axis.name != "l2_promotion"))
+        before.setitem(FAMILIES, "sm90_ws", older)
+        axes = {name: values for name, values in WIDER.axes.items() if name != "l2_promotion"}
+        old_runner = ReplayRunner(made_up_recording(space=replace(WIDER, axes=axes)), on_missing="mask")
+        assert "l2_promotion" not in {axis.name for axis in old_runner.space.axes}
+        run = train(SETTINGS, old_runner, tmp_path / "older", steps=512, seed=0, progress=False).run_dir
+        expected = compare({"policy": policy_strategy(run, old_runner.space)}, old_runner, budgets=(1, 4))
+    assert compare({"policy": policy_strategy(run, runner.space)}, runner, budgets=(1, 4)) == expected
+    free = SpaceSettings(axes=axes, name="free")
+    with pytest.raises(UsageError, match="another search space"):
+        policy_strategy(run, SearchSpace(settings=free))
 
 
 def test_bad_runs_are_refused(runner, trained, tmp_path):

@@ -47,13 +47,18 @@ def policy_strategy(run: Path, space: SearchSpace) -> Strategy:
 
     Args:
         run: A run directory or a checkpoint.
-        space: The space that will be searched: the axes must be those the policy was trained on.
+        space: The space that will be searched: the axes must be those the policy was trained on. Axes added since then
+            have to be held at what all configurations had before.
 
     Raises:
         UsageError: They are not.
     """
     policy, saved = load_policy(run)
-    if saved.identity["axes"] != {axis.name: list(axis.values) for axis in space.axes}:
+    axes, known = {axis.name: list(axis.values) for axis in space.axes}, saved.identity["axes"]
+    # An axis of one value changes no flat index, and flat indices are what the policy ranks.
+    defaults = space.family.config.added_defaults()
+    newer = {name for name in axes.keys() - known.keys() if axes[name] == [defaults.get(name)]}
+    if {name: values for name, values in axes.items() if name not in newer} != known:
         raise UsageError(f"{run} was trained on another search space: search the one it knows, or train on this one")
     return ranked(policy)
 

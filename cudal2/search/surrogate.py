@@ -33,8 +33,8 @@ Behind = Mapping[Problem, Mapping[KernelConfig, float]]
 
 #: What one figure of a family without the axis stands for, beside what the analytic model takes.
 _ABSENT: dict[str, Any] = {**ABSENT, "variant": "", "warps": 0, "l2_prefetch": 0, "l2_promotion": PROMOTION_BYTES}
-#: An L2 line; an element of the operands.
-_LINE_BYTES, _ELEMENT_BYTES = 128, 2
+#: An L2 line, of four sectors.
+_LINE_BYTES = 128
 #: Logarithms of the time ratio: beyond the first a configuration is just slow, within the second it matters most.
 SLOW, NEAR = 0.7, 0.15
 #: Trees, their leaves and how much each corrects.
@@ -75,9 +75,8 @@ def _sizes(problem: Problem) -> list[float]:
     floor_us = max(terms.values())
     sizes = [math.log2(value) for value in (problem.m, problem.n, problem.k, floor_us)]
     sizes += [math.log2(terms[name] / floor_us) for name in ("tensor", "hbm")]
-    rows = (problem.k, problem.n if problem.layout == "nn" else problem.k)
     # Rows that start inside a sector of 32 bytes, or a line of 128, are loaded by more requests.
-    starts = [float(math.gcd(_ELEMENT_BYTES * columns, _LINE_BYTES)) for columns in rows]
+    starts = [float(math.gcd(row_bytes, _LINE_BYTES)) for row_bytes in problem.row_bytes]
     return [*sizes, *starts, 2.0 * problem.m * problem.n / problem.bytes_min]
 
 
