@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import pyarrow.parquet
 import pytest
 from fabricated_recording import FINGERPRINT
 
@@ -17,6 +18,7 @@ from cudal2.build.artifact import BuiltKernel
 from cudal2.cli import arguments as shared
 from cudal2.cli.main import main
 from cudal2.errors import NothingValidError, RecordError, UsageError
+from cudal2.paths import data_dir
 from cudal2.problem import Problem
 from cudal2.records.measurement import Measurement, Status
 from cudal2.records.recording import Recording, bundled_recording, read_records
@@ -25,7 +27,7 @@ from cudal2.search.analytic import columns_of
 from cudal2.search.base import Budget, search
 from cudal2.search.strategies import STRATEGIES
 from cudal2.settings import SpaceSettings, load_space
-from cudal2.space.config import KernelConfig, Sm80MmaConfig, Sm90SmallConfig, Sm90WsConfig
+from cudal2.space.config import CONFIGS, KernelConfig, Sm80MmaConfig, Sm90SmallConfig, Sm90WsConfig
 from cudal2.space.defaults import default_configs, fallback_config
 from cudal2.space.estimate import predict_us
 from cudal2.space.families import FAMILIES, family_of, family_on
@@ -63,6 +65,49 @@ def test_a_configuration_survives_its_json_and_its_name(config: KernelConfig) ->
     assert family_of(config).config is type(config)
 
 
+@pytest.mark.parametrize("config", [WS, replace(WS, persistent=True), SMALL], ids=lambda config: config.name)
+def test_names_tell_what_is_fetched_apart_and_read_back(config: KernelConfig) -> None:
+    fetched = [(prefetch, promotion) for prefetch in (0, 64) for promotion in (256, 128)]
+    every = [replace(config, l2_prefetch=ahead, l2_promotion=promotion) for ahead, promotion in fetched]
+    assert [shared.config(one.name) for one in every] == every
+    assert len({one.name for one in every}) == 4 and len({one.build_name for one in every}) == 1
+    tails = ["", "l128", "f64", "f64l128"]
+    head = every[0].name if config.family == "sm90_ws" else f"{config.build_name}_"
+    assert [one.name for one in every] == [f"{head}{tail}".removesuffix("_") for tail in tails]
+    for tail in ("l", "l128l128", "l128f64", "_l128f64", "f64_l128", "f64l", "l-128", "l+128", "l\u0661\u0662\u0668"):
+        with pytest.raises(UsageError, match="no configuration name"):
+            shared.config(f"{head}{tail}")
+    for tail in ("l0", "l64", "l129", "l512", "f64l64"):
+        with pytest.raises(UsageError, match="l2_promotion = .*(can be no value|is not on the axis: choose one of 256)"):
+            shared.config(f"{head}{tail}")
+
+
+def test_a_small_kernel_s_name_ends_in_no_underscore() -> None:
+    with pytest.raises(UsageError, match="no configuration name"):
+        shared.config(f"{SMALL.build_name}_")
+
+
+@pytest.mark.parametrize("kind", CONFIGS.values(), ids=lambda kind: kind.family)
+def test_rows_older_than_a_field_had_its_default(kind: type[KernelConfig]) -> None:
+    """Every field of an axis that was added, alone and with the others; no field that was there from the first."""
+    space = SearchSpace(SM90, family=kind.family)
+    values = space.from_flat(0).to_dict()
+    for names in (*({name} for name in kind.added), kind.added):
+        row = {name: value for name, value in values.items() if name not in names}
+        read = KernelConfig.from_dict(row)
+        assert read == KernelConfig.from_dict({**values, **{name: kind.added_defaults()[name] for name in names}})
+    with pytest.raises(UsageError, match="missing fields"):
+        KernelConfig.from_dict({name: value for name, value in values.items() if name != "tile_m"})
+
+
+@pytest.mark.parametrize("name", ["sm90_swept", "sm90_small_swept"])
+def test_shipped_rows_that_lack_the_promotion_had_256_bytes(name: str) -> None:
+    path = data_dir() / "searched" / f"h200_{name}_fp32_tn.parquet"
+    assert "l2_promotion" not in pyarrow.parquet.read_schema(path).names
+    configs = [row.config for row in read_records(path).measurements]
+    assert configs and {config.l2_promotion for config in configs if config is not None} == {256}
+
+
 @pytest.mark.parametrize(
     ("values", "words"),
     [
@@ -74,6 +119,8 @@ def test_a_configuration_survives_its_json_and_its_name(config: KernelConfig) ->
         ({**SMALL.to_dict(), "variant": "fma"}, "variant"),
         ({**SMALL.to_dict(), "split_k": 0}, "split_k"),
         ({**SMALL.to_dict(), "l2_prefetch": -1}, "l2_prefetch"),
+        ({**SMALL.to_dict(), "l2_promotion": 0}, "l2_promotion"),
+        ({**WS.to_dict(), "l2_promotion": "128"}, "l2_promotion"),
     ],
 )
 def test_a_configuration_of_no_family_is_refused(values: dict[str, object], words: str) -> None:

@@ -23,9 +23,9 @@ from cudal2.launch.plan import (
     Words,
     plan_launch,
 )  # fmt: skip
-from cudal2.launch.tensor_map import DATA_TYPES
+from cudal2.launch.tensor_map import DATA_TYPES, modes
 from cudal2.paths import kernels_dir
-from cudal2.problem import Problem
+from cudal2.problem import Layout, Problem
 from cudal2.space.config import KernelConfig, Sm80MmaConfig, Sm90SmallConfig, Sm90WsConfig
 
 COOP = Sm90WsConfig(128, 256, 64, 4, "coop", 2, 2, 1, 1, "tma", 1, "m", 8, True)
@@ -143,6 +143,26 @@ def test_maps_carry_the_type_of_the_elements() -> None:
         assert fp16 is not None and bf16 is not None and fp16 != bf16
         assert (fp16.dtype, bf16.dtype, replace(bf16, dtype="fp16")) == ("fp16", "bf16", fp16)
     assert replace(plans[0], a=None, b=None, c=None) == replace(plans[1], a=None, b=None, c=None)
+
+
+@pytest.mark.parametrize("config", [COOP, SPLIT, Sm90SmallConfig(64, 48, 128, 2, "wgmma", 4, 3, 64)], ids=str)
+@pytest.mark.parametrize("layout", ["tn", "nn"])
+def test_what_l2_fetches_is_in_the_maps_of_a_and_b_and_in_nothing_else(config: KernelConfig, layout: Layout) -> None:
+    problem = Problem(256, 512, 1032, layout=layout)
+    plans = [plan_launch(replace(config, l2_promotion=promotion), problem, 132) for promotion in (256, 128)]
+    # CU_TENSOR_MAP_L2_PROMOTION_L2_128B and _256B (CUDA driver API, CUtensorMapL2promotion).
+    for plan, coded, promotion in zip(plans, (3, 2), (256, 128), strict=True):
+        assert plan.a is not None and plan.b is not None
+        assert [modes(spec)[2] for spec in (plan.a, plan.b)] == [coded, coded]
+        assert [spec.promotion_bytes for spec in (plan.a, plan.b)] == [promotion, promotion]
+        assert plan.c is None or (modes(plan.c)[2], plan.c.promotion_bytes) == (3, 256)
+    assert plan_launch(config, problem, 132) == plans[0]
+    same = [
+        replace(plan, a=replace(plan.a, promotion_bytes=256), b=replace(plan.b, promotion_bytes=256))
+        for plan in plans
+        if plan.a and plan.b
+    ]
+    assert same[0] == same[1] and plans[0].a != plans[1].a and plans[0].b != plans[1].b
 
 
 def test_what_is_fetched_ahead_is_what_the_axis_the_problem_and_the_l2_allow() -> None:

@@ -12,7 +12,7 @@ from fabricated_recording import FINGERPRINT
 
 from cudal2.arch import SM90
 from cudal2.problem import Problem
-from cudal2.settings import load_shapes
+from cudal2.settings import SpaceSettings, load_shapes
 from cudal2.space.config import KernelConfig, Sm80MmaConfig, Sm90SmallConfig, Sm90WsConfig
 from cudal2.space.families import FAMILIES
 from cudal2.space.refit import log_waste, refit, transposed
@@ -116,6 +116,45 @@ def test_a_tile_that_hardly_covers_the_shape_gives_way_on_the_side_that_is_free(
     # wgmma's own side is of 64 rows: the other one gives way alone.
     assert moved(replace(SPLIT, split_k=1), "64_16384_1024", "72_16384_1024").tile_m == 64
     assert moved(replace(SPLIT, split_k=1), "16384_64_1024", "16384_88_1024").tile_n in (48, 96)
+
+
+@pytest.mark.parametrize(
+    ("config", "source", "shapes"),
+    [(WAVES, "8192_8192_1024", ("8192_8192_{}", "8000_8192_{}")), (SMALL, "128_128_128", ("128_128_{}", "64_128_{}"))],
+    ids=["sm90_ws", "sm90_small"],
+)
+def test_rows_that_leave_the_sectors_of_l2_are_fetched_by_fewer_bytes(
+    config: KernelConfig, source: str, shapes: tuple[str, str]
+) -> None:
+    on, off = shapes[1].format(144), shapes[1].format(136)
+    assert moved(config, source, on).l2_promotion == 256
+    assert moved(config, source, off).l2_promotion == 128
+    # On its own shape it stays, and where it was chosen on such rows.
+    home = shapes[0].format(136)
+    assert moved(config, home, home) == config
+    assert moved(config, home, off).l2_promotion == 256
+    fewer = replace(config, l2_promotion=128)
+    assert [moved(fewer, source, mnk).l2_promotion for mnk in (source, on, off)] == [128] * 3
+
+
+def test_rows_of_b_are_of_n_where_it_is_row_major() -> None:
+    def promotion(layout: str, source: str, mnk: str) -> int:
+        problems = [Problem.parse(name, layout=layout) for name in (source, mnk)]
+        return refit(SMALL, *problems, SPACES["sm90_small"]).l2_promotion
+
+    assert promotion("tn", "128_128_128", "128_136_128") == 256
+    assert promotion("nn", "128_128_128", "128_136_128") == 128
+    assert promotion("nn", "128_128_128", "128_144_128") == 256
+    assert promotion("nn", "128_128_128", "136_128_136") == 128, "A's"
+    turned = refit(SMALL, Problem(128, 136, 128), Problem(128, 136, 128, layout="nn"), SPACES["sm90_small"])
+    assert turned is not None and turned.l2_promotion == 128
+
+
+@pytest.mark.parametrize("config", [WAVES, SMALL], ids=lambda config: config.family)
+def test_a_space_that_holds_one_promotion_keeps_it(config: KernelConfig) -> None:
+    held = SearchSpace(settings=SpaceSettings(axes={"l2_promotion": (256,)}, family=config.family))
+    found = refit(config, Problem(4096, 4096, 1024), Problem(4096, 4096, 1032), held)
+    assert found is not None and found.l2_promotion == 256
 
 
 def test_where_tma_cannot_store_the_rows_of_c_registers_do() -> None:

@@ -78,6 +78,23 @@ def test_features_are_finite_for_both_families_and_tell_waves() -> None:
     assert (features(Problem(8192, 512, 512), configs) != found).any(axis=1).all()
 
 
+@pytest.mark.parametrize("space", [WS, SMALL], ids=lambda space: space.family.name)
+def test_features_see_what_l2_fetches_and_how_rows_lie(space: SearchSpace) -> None:
+    (config,) = space.sample(NEW, np.random.default_rng(0), 1)
+    pair = [replace(config, l2_promotion=promotion) for promotion in (256, 128)]
+    one, other = features(NEW, pair)
+    (at,) = np.flatnonzero(one != other)
+    assert (one[at], other[at]) == (256.0, 128.0)
+    rows_of_a, rows_of_b = 6, 7  # behind six figures of the sizes
+
+    def starts(problem: Problem) -> list[float]:
+        return features(problem, [config])[0, [rows_of_a, rows_of_b]].tolist()
+
+    assert starts(NEW) == [128.0, 128.0]
+    assert starts(Problem(256, 520, 504)) == [16.0, 16.0] and starts(Problem(256, 520, 496)) == [32.0, 32.0]
+    assert starts(Problem(256, 520, 512, layout="nn")) == [128.0, 16.0]
+
+
 def test_a_shortlist_is_legal_diverse_and_led_by_what_the_records_like(known: list[Measurement]) -> None:
     pytest.importorskip("sklearn")
     shortlister = Shortlister(log_behind([known]))

@@ -110,6 +110,10 @@ CORNERS = (
     K(128, 192, 64, 6, "pingpong", 2, 1, 1, 1, "tma", 1, "m", 1, True, resident_a=2, l2_prefetch=2),
     K(128, 128, 64, 2, "coop", 2, 1, 1, 1, "tma", 1, "m", 1, True, resident_a=4, l2_prefetch=64),
     K(128, 64, 64, 5, "pingpong", 2, 1, 1, 1, "tma", 2, "m", 1, True, resident_a=2, l2_prefetch=2),
+    # Tensor maps that let L2 fetch half as much.
+    K(128, 128, 64, 4, "coop", 2, 2, 1, 1, "tma", 1, "m", 4, False, l2_promotion=128),
+    K(96, 64, 64, 6, "coop", 1, 1, 1, 1, "tma", 1, "n", 2, True, swap_ab=True, l2_promotion=128),
+    K(128, 64, 64, 5, "coop", 2, 1, 1, 2, "direct", 1, "n", 8, False, l2_prefetch=2, l2_promotion=128),
 )
 S = Sm90SmallConfig
 #: Rings shorter and longer than K, every width, splits that divide the sums evenly and not, both ways to multiply.
@@ -137,6 +141,10 @@ SMALL_CORNERS = (
     S(64, 64, 128, 2, "mma", 4, 8),
     S(64, 16, 64, 6, "mma", 4, 2, 64),
     S(64, 96, 64, 2, "mma", 8, 1),
+    # Tensor maps that let L2 fetch half as much.
+    S(64, 32, 64, 4, "wgmma", 4, 1, 64, l2_promotion=128),
+    S(64, 64, 64, 3, "wgmma", 4, 2, l2_promotion=128),
+    S(32, 32, 64, 2, "mma", 4, 1, 64, l2_promotion=128),
 )
 SMALL_SHAPES = (
     "65_24_72", "1_64_64", "64_4096_64", "256_256_256", "123_456_200", "300_520_1000", "64_64_4096", "72_40_16384",
