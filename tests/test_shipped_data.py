@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 from collections import Counter, defaultdict
 from itertools import pairwise
@@ -195,12 +196,15 @@ def test_the_kernels_page_says_how_ours_stand_beside_triton() -> None:
 def test_axes_that_have_not_been_under_the_sanitizer_are_named() -> None:
     records = [json.loads(path.read_text()) for path in (data_dir() / "sanitizer").glob("*.json")]
     cases = [dict(zip(one["columns"], case, strict=True)) for one in records for case in one["cases"]]
-    ran = [parse_config(case["config"]) for case in cases if case["family"] == "sm90_ws" and case["ran"]]
-    assert ran
     page = " ".join((data_dir().parents[1] / "kernels" / "README.md").read_text().split())
-    named = page.partition("The record is of `sm90_ws` before it had ")[2].partition(": no kernel that uses these")[0]
-    for axis in FAMILIES["sm90_ws"].axes:
-        assert (len({getattr(config, axis.name) for config in ran}) == 1) == (f"`{axis.name}`" in named), axis.name
+    sentences = re.findall(r"The records? of ([^.:]*) from before \w+ had ([^:]*):", page)
+    for family in ("sm90_ws", "sm90_small", "sm80_mma"):
+        ran = [parse_config(case["config"]) for case in cases if case["family"] == family and case["ran"]]
+        assert ran
+        named = [axes for families, axes in sentences if f"`{family}`" in families]
+        for axis in FAMILIES[family].axes:
+            seen = {getattr(config, axis.name) for config in ran}
+            assert (len(seen) == 1) == any(f"`{axis.name}`" in axes for axes in named), (family, axis)
 
 
 def test_the_readme_says_how_many_choices_never_met_the_library() -> None:

@@ -2,6 +2,7 @@
 
 import threading
 import time
+from dataclasses import replace
 
 import pytest
 
@@ -24,7 +25,7 @@ KEEPS_A = Sm90WsConfig(
 )
 ENTRIES = {
     "512_512_512": PLAIN,
-    "1000_520_712": DIRECT,
+    "1000_520_712": replace(DIRECT, l2_promotion=128),
     "64_64_2048": SPLIT,
     "1_512_512": DIRECT,
     "256_512_1024": PLAIN,
