@@ -78,7 +78,9 @@ def test_names_tell_what_is_fetched_apart_and_read_back(config: KernelConfig) ->
         with pytest.raises(UsageError, match="no configuration name"):
             shared.config(f"{head}{tail}")
     for tail in ("l0", "l64", "l129", "l512", "f64l64"):
-        with pytest.raises(UsageError, match="l2_promotion = .*(can be no value|is not on the axis: choose one of 256)"):
+        with pytest.raises(
+            UsageError, match=r"l2_promotion = .*(can be no value|is not on the axis: choose one of 256)"
+        ):
             shared.config(f"{head}{tail}")
 
 

@@ -216,7 +216,7 @@ def test_neighbours_are_all_legal_single_steps() -> None:
 
 @pytest.mark.parametrize("problem", [Problem(640, 384, 512), Problem(64, 1280, 256), Problem(2176, 960, 128)], ids=str)
 def test_legal_configurations_launch_differently_and_duplicates_have_a_legal_twin(problem: Problem) -> None:
-    """Two configurations are duplicates if they share a cubin, a grid, a tile order and what is fetched, ahead and by maps."""
+    """Two configurations are duplicates if they share a cubin, a grid, a tile order, maps and what is fetched ahead."""
     space = SearchSpace(
         settings=SpaceSettings(
             axes={
