@@ -16,7 +16,7 @@ from cudal2.runners.replay import ReplayRunner
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    marked = [item for item in items if "gpu" in item.keywords]
+    marked = [item for item in items if item.get_closest_marker("gpu")]  # keywords hold names of folders too
     reason = gpu_problem() if marked else None
     if reason is not None:
         for item in marked:
@@ -36,7 +36,7 @@ def private_gpu_lock(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A worker without a GPU waits for nobody else's tests; one with a GPU takes its turn."""
-    if "gpu" not in request.keywords:
+    if request.node.get_closest_marker("gpu") is None:
         folder = str(tmp_path_factory.getbasetemp())
         monkeypatch.setattr(device, "tempfile", SimpleNamespace(gettempdir=lambda: folder))
 
