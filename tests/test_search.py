@@ -14,6 +14,7 @@ from cudal2.search.beam import FAVOURITES, beam_from
 from cudal2.search.compare import compare
 from cudal2.search.nearest import nearest_strategy, refitted
 from cudal2.search.strategies import STRATEGIES
+from cudal2.settings import SpaceSettings
 from cudal2.space.config import Sm90WsConfig
 from cudal2.space.estimate import predict_us
 from cudal2.space.space import SearchSpace
@@ -112,6 +113,31 @@ def test_analytic_model_knows_waves_and_split_k(runner):
     assert first.split_k > 1
     predicted = predict_us(columns_of(space, candidates), long_k)
     assert np.isfinite(predicted).all() and (predicted > 0).all()
+
+
+@pytest.mark.parametrize("family", ["sm90_ws", "sm90_small"])
+@pytest.mark.parametrize(
+    ("mnk", "layout", "fewer"),
+    [
+        ("512_512_520", "tn", True),
+        ("512_520_512", "nn", True),
+        ("64_16384_256", "tn", True),
+        ("4096_4096_4096", "tn", False),
+        ("4096_4104_4096", "tn", False),
+    ],
+)
+def test_the_model_puts_the_promotion_first_that_suits_the_rows(family, mnk, layout, fewer):
+    """Twins are else equal to it; where 256 is all there is, it says what it always said."""
+    problem, space = Problem.parse(mnk, layout=layout), SearchSpace(family=family)
+    configs = space.sample(problem, np.random.default_rng(0), 20)
+    twins = [[dataclasses.replace(config, l2_promotion=value) for config in configs] for value in (256, 128)]
+    plain, promoted = (
+        predict_us(columns_of(space, np.array([space.flat(one) for one in column])), problem) for column in twins
+    )
+    assert ((promoted < plain) == fewer).all()
+    held = SearchSpace(settings=SpaceSettings(axes={"l2_promotion": (256,)}, family=family))
+    flats = np.array([held.flat(one) for one in twins[0]])
+    assert np.array_equal(predict_us(columns_of(held, flats), problem), plain)
 
 
 def test_nearest_neighbours_try_what_was_fast_next_door_and_know_nothing_else(runner):

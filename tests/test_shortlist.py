@@ -83,8 +83,8 @@ def test_features_see_what_l2_fetches_and_how_rows_lie(space: SearchSpace) -> No
     (config,) = space.sample(NEW, np.random.default_rng(0), 1)
     pair = [replace(config, l2_promotion=promotion) for promotion in (256, 128)]
     one, other = features(NEW, pair)
-    (at,) = np.flatnonzero(one != other)
-    assert (one[at], other[at]) == (256.0, 128.0)
+    *axes, model = np.flatnonzero(one != other)
+    assert [(one[at], other[at]) for at in axes] == [(256.0, 128.0)] and model == len(one) - 1, "and the analytic model"
     rows_of_a, rows_of_b = 6, 7  # behind six figures of the sizes
 
     def starts(problem: Problem) -> list[float]:

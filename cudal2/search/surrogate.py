@@ -18,7 +18,7 @@ from cudal2.errors import EnvironmentProblemError, NothingValidError
 from cudal2.floor import terms_us
 from cudal2.problem import Problem
 from cudal2.records.measurement import Measurement
-from cudal2.space.config import PROMOTION_BYTES, KernelConfig, Sm90WsConfig
+from cudal2.space.config import KernelConfig, Sm90WsConfig
 from cudal2.space.estimate import ABSENT, predict_us
 from cudal2.space.refit import transposed
 from cudal2.space.rule import ceil_div
@@ -32,7 +32,7 @@ Columns = Mapping[str, NDArray[Any]]
 Behind = Mapping[Problem, Mapping[KernelConfig, float]]
 
 #: What one figure of a family without the axis stands for, beside what the analytic model takes.
-_ABSENT: dict[str, Any] = {**ABSENT, "variant": "", "warps": 0, "l2_prefetch": 0, "l2_promotion": PROMOTION_BYTES}
+_ABSENT: dict[str, Any] = {**ABSENT, "variant": "", "warps": 0, "l2_prefetch": 0}
 #: An L2 line, of four sectors.
 _LINE_BYTES = 128
 #: Logarithms of the time ratio: beyond the first a configuration is just slow, within the second it matters most.

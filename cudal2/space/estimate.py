@@ -13,8 +13,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cudal2.arch import SM90, Arch
+from cudal2.floor import terms_us
 from cudal2.problem import Problem
-from cudal2.space.config import KernelConfig
+from cudal2.space.config import PROMOTION_BYTES, KernelConfig
+from cudal2.space.refit import off_sectors
 
 Floats = NDArray[np.float64]
 Columns = Mapping[str, NDArray[Any]]
@@ -37,6 +39,9 @@ MMA_PER_CYCLE = 1_024.0
 #: smaller one gains nothing by it, nor does a kernel by another split of registers, unless it is the one that fits.
 C_FILLS_L2 = 256 * 2**20
 EVICT_FIRST_GAIN, NO_GAIN = 0.95, 1.01
+#: That L2 fetches less for a load, where rows start inside its sectors (4 to 18 % measured) and where memory is what
+#: limits (1 to 8 %); elsewhere it gains nothing.
+OFF_SECTORS_GAIN, BY_MEMORY_GAIN = 0.93, 0.97
 
 #: What a family without an axis does on it.
 ABSENT: dict[str, Any] = {
@@ -55,6 +60,7 @@ ABSENT: dict[str, Any] = {
     "producer_registers": 0,
     "store_hint": "normal",
     "resident_a": 0,
+    "l2_promotion": PROMOTION_BYTES,
 }
 
 
@@ -88,7 +94,15 @@ def _variant(columns: Columns, problem: Problem) -> Floats:
     """Factor of what the times above do not tell apart, 1 at the defaults."""
     evicts = EVICT_FIRST_GAIN if 2 * problem.m * problem.n >= C_FILLS_L2 else NO_GAIN
     hint = np.where(columns["store_hint"] == "evict_first", evicts, 1.0)
-    return np.asarray(np.where(columns["producer_registers"] != 0, NO_GAIN, 1.0) * hint)
+    fetched = np.where(columns["l2_promotion"] < PROMOTION_BYTES, _fetches_less(problem), 1.0)
+    return np.asarray(np.where(columns["producer_registers"] != 0, NO_GAIN, 1.0) * hint * fetched)
+
+
+def _fetches_less(problem: Problem) -> float:
+    if off_sectors(problem):
+        return OFF_SECTORS_GAIN
+    terms = terms_us(problem.m, problem.n, problem.k)
+    return BY_MEMORY_GAIN if terms["hbm"] > terms["tensor"] else NO_GAIN
 
 
 def _stages(columns: Columns) -> Floats:
