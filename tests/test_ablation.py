@@ -138,6 +138,20 @@ def test_twins_share_everything_but_one_axis():
     assert line == "| `raster` m to n | 20 | 2 | 0.9 % | 0.0 % | 1.7 % | 1.8 %, 64_64_64 |"
 
 
+@pytest.mark.parametrize("config", [WHOLE, Sm90SmallConfig(64, 32, 64, 4, "wgmma", 4, 1)], ids=lambda one: one.family)
+def test_twins_by_what_l2_fetches_are_found_in_both_families(config):
+    fewer, problem = replace(config, l2_promotion=128), Problem(64, 64, 4104)
+    rows = [
+        Measurement(problem, config.family, one, Status.CORRECT, times_us=(time_us,), utc=str(at))
+        for at in range(20)
+        for one, time_us in ((fewer, 2.0), (config, 2.2))
+    ]
+    table = ablation.twins_table(rows, [Path("x")])
+    assert "| `l2_promotion` 256 to 128 | 20 | 1 | 10.0 % | 10.0 % | 10.0 % | 10.0 %, 64_64_4104 |" in table
+    best = rows_of(ablation.table({problem: {config: 2.2, fewer: 2.0}}, Path("x")))
+    assert "| 0.0 % | 0 |" in best["`l2_promotion` other than 128"]
+
+
 def test_records_of_several_families_are_read_one_family_at_a_time():
     finals = ROOT / "cudal2" / "data" / "quack"
     small = ablation.relative_times(finals, "sm90_small")
