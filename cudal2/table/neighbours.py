@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from cudal2.problem import Problem
 from cudal2.space.config import KernelConfig
 from cudal2.space.estimate import estimate_us
-from cudal2.space.refit import RETILE_COST, log_waste, refit, resplit, retiled, suited, with_axes
+from cudal2.space.refit import RETILE_COST, log_waste, off_sectors, refit, resplit, retiled, suited, with_axes
 from cudal2.space.space import SearchSpace
 from cudal2.table.entry import Entry, Header
 
@@ -21,6 +21,8 @@ TILE_SIDE = 64
 #: that are not whole, or of another tile, that much beside the estimate. Chosen for the least regret on 91 shapes off
 #: the grid, by a model fitted to 20,471 rows, 14 and more on each of these: 12 % to expect, 20 % without the estimate.
 DISTANCE_COST, WASTE_COST = 0.1, 0.25
+#: As far as a factor e in one size: other kernels are best, and the library's share is another.
+OFF_SECTORS_DISTANCE = 1.0
 #: So many of the most promising are refitted.
 REFITTED = 8
 #: Rows of a matrix that a tensor map can describe start on multiples of it (CUDA driver API, cuTensorMapEncodeTiled).
@@ -98,8 +100,9 @@ def _within_reach(there: Problem, problem: Problem) -> bool:
 
 
 def _distance(one: Problem, other: Problem) -> float:
-    """Euclidean, of the logarithms of the sizes."""
-    return math.dist(*([math.log(size) for size in _sizes(shape)] for shape in (one, other)))
+    """Euclidean, of the logarithms of the sizes; rows that start inside sectors of L2 are far from others."""
+    sizes = math.dist(*([math.log(size) for size in _sizes(shape)] for shape in (one, other)))
+    return sizes + (OFF_SECTORS_DISTANCE if off_sectors(one) != off_sectors(other) else 0.0)
 
 
 def _sizes(problem: Problem) -> tuple[int, int, int]:
