@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -13,6 +14,11 @@ from cudal2.cli import main as cli
 from cudal2.cli.backend import gpu_problem
 from cudal2.records.recording import Recording
 from cudal2.runners.replay import ReplayRunner
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Jobs that a shell runs in the background ignore Ctrl-C, and so would all that the tests start and interrupt."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
