@@ -265,7 +265,8 @@ class GpuSession:
     def _check_ahead(self) -> None:
         """Begins the next step's check: a row takes as long to get to the caller as the check takes the device."""
         if self._ahead is not None:
-            with contextlib.suppress(LaunchError):  # it says why when it is its turn
+            # It says why when it is its turn; torch raises a fault that shows at once, which is not this step's either.
+            with contextlib.suppress(LaunchError, RuntimeError):
                 self._checking = self._begin_check(self._ahead)
 
     def _step(self, context: ProblemContext, candidate: Candidate) -> _Step:
