@@ -1,7 +1,9 @@
 """cuBLASLt-AutoTuning's decisions: what is screened, compared and dropped; times are scripted, no GPU."""
 
+import gc
 import itertools
 import types
+import weakref
 
 import pytest
 
@@ -86,6 +88,25 @@ def test_tuning_drops_what_refuses_or_is_wrong_and_answers_per_layout():
     # rank=4 is nearly hopeless by its rough 10 us against rank=3's 5 us graph, and still the faster one.
     wrong |= {"rank=3", "rank=4"}
     assert set(tuner.choose(calls)) == {"tn"}
+
+
+def test_a_refusal_keeps_no_buffers():
+    """Its error's frames would, until cycles are looked for, and another problem needs the memory before."""
+
+    def refuse(*_):
+        raise Refused("status 15")
+
+    buffers = BothLayouts(BufferSets(Problem(8, 8, 8), 2, "cpu"))
+    calls = [named("tn", 0), named("tn", 1, refuse), named("tn", 2)]
+    tuner = AutoTuner(FakeStopwatch({"rank=0": 3.0, "rank=2": 2.0}), buffers, (Refused,), lambda call: "", 2.0, 3)
+    assert tuner.choose(calls)["tn"].call.detail == "rank=2 of=3"
+    held = weakref.ref(buffers)
+    gc.disable()
+    try:
+        del tuner, buffers
+        assert held() is None
+    finally:
+        gc.enable()
 
 
 class Near:

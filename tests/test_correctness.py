@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import gc
 import math
+import weakref
 from collections.abc import Callable
 
 import pytest
 import torch
 
+from cudal2.bench import correctness
 from cudal2.bench.check_data import Operands, revealing, zero_one
 from cudal2.bench.correctness import (
     Aftermath,
@@ -323,3 +326,19 @@ def test_check_data_is_seeded_and_not_degenerate(acc: Acc) -> None:
     product = one.a.double() @ one.b.double()
     assert (product > 0).any() and (product < 0).any()
     assert torch.linalg.matrix_rank(product) >= 24  # the rows that cancel end to end are alike
+
+
+@pytest.mark.parametrize("recorded_bytes", [0, 2**28])
+def test_what_a_problem_holds_goes_with_it(monkeypatch: pytest.MonkeyPatch, recorded_bytes: int) -> None:
+    """Another problem may need the memory before cycles are looked for."""
+    monkeypatch.setattr(correctness, "_RECORDED_BYTES", recorded_bytes)
+    problem = Problem(64, 64, 64)
+    checks = Checks(problem, "cpu", 1)
+    assert checks.run(FakeContestant(checks.sets), 0).ok
+    held = [weakref.ref(checks), weakref.ref(checks.sets)]
+    gc.disable()
+    try:
+        del checks
+        assert [one() for one in held] == [None, None]
+    finally:
+        gc.enable()

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import gc
 import itertools
 import types
+import weakref
 from collections import OrderedDict
 from pathlib import Path
 
 import pytest
+import torch
 
 from cudal2 import floor
 from cudal2.bench import jobs, timing
@@ -206,7 +209,15 @@ def test_what_was_bound_ahead_for_another_step_is_given_back_and_workspaces_are_
     assert session._ahead is None and host.events.count("check") == 1, "the same kernel, otherwise launched"
 
 
-def test_what_the_next_candidate_does_is_its_own(session, host):
+@pytest.mark.parametrize(
+    "error",
+    [
+        LaunchError(701, "CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES", "cuLaunchKernelEx"),
+        RuntimeError("CUDA error: an illegal memory access was encountered"),
+    ],
+    ids=["refused", "faulted at once"],
+)
+def test_what_the_next_candidate_does_is_its_own(session, host, error):
     """Its check begins when this one's times and verdict are there, and what it raises is raised when it is asked."""
     one, two = candidate("one"), candidate("two")
     context = session.context(PROBLEM, SETTINGS)
@@ -221,7 +232,6 @@ def test_what_the_next_candidate_does_is_its_own(session, host):
         return begin(contestant)
 
     context.begin_check = broken
-    error = LaunchError(701, "CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES", "cuLaunchKernelEx")
     row = session.measure(one, SETTINGS, False, [two])
     assert row.status is Status.CORRECT and len(row.times_us) == 3 and session._checking is None
     row = session.measure(two, SETTINGS, False)
@@ -236,6 +246,40 @@ def test_what_the_next_candidate_does_is_its_own(session, host):
     assert session.measure(one, SETTINGS, False, [two]).status is Status.CORRECT
     with pytest.raises(RuntimeError, match="illegal memory access"):
         session.measure(two, SETTINGS, False)
+
+
+def test_a_problem_that_does_not_fit_is_tried_again_with_all_that_others_and_the_first_try_held(session):
+    """What a try allocated before the device was full hangs on its error, and what was given up may be in a cycle."""
+    memory: list[weakref.ref[Context]] = []
+
+    class Held:
+        bytes = 1
+
+        def __init__(self) -> None:
+            self.itself = self
+            memory.append(weakref.ref(self))
+
+        def close(self) -> None: ...
+
+    def make(*key):
+        if len(memory) < 2:
+            partly = Held()
+            raise torch.OutOfMemoryError(f"{partly.bytes} byte is not enough")
+        assert [one() for one in memory] == [None, None]
+        return Context(session)
+
+    session.info = types.SimpleNamespace(memory_bytes=2**30)
+    session.device = None
+    session._new_context = make
+    session._contexts["other"] = Held()
+    gc.disable()
+    try:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(torch.cuda, "synchronize", lambda device: None)
+            assert GpuSession.context(session, PROBLEM, SETTINGS).problem == PROBLEM
+    finally:
+        gc.enable()
+    assert len(session._contexts) == 1
 
 
 def test_a_shape_that_heats_the_chip_is_timed_under_load(session, host, monkeypatch):

@@ -9,6 +9,7 @@ import functools
 import itertools
 import math
 import random
+import weakref
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
@@ -190,9 +191,10 @@ class Checks:
 
     def _remember(self) -> None:
         self._operands = tuple(arena.clone() for arena in self.sets.operands)
-        self._glance = self._at_a_glance
+        # Of a proxy: device memory goes with the last reference, not when cycles are looked for.
+        self._glance: Callable[[], torch.Tensor] = functools.partial(Checks._at_a_glance, weakref.proxy(self))
         if self.bytes <= _RECORDED_BYTES:  # a recording keeps what it works with
-            self._glance = Recorded(self._at_a_glance, self._expected.device)
+            self._glance = Recorded(self._glance, self._expected.device)
 
     @property
     def bytes(self) -> int:

@@ -6,6 +6,7 @@ The parent passes plain frozen values in and gets them back; tensors never cross
 from __future__ import annotations
 
 import contextlib
+import gc
 import math
 import random
 import statistics
@@ -156,11 +157,13 @@ class GpuSession:
         context = self._contexts.pop(key, None)
         if context is None:
             self._make_room(self.info.memory_bytes * _CONTEXT_SHARE)
-            try:
+            # Not tried again within: the error's frames hold what was allocated.
+            with contextlib.suppress(torch.OutOfMemoryError):
                 context = self._new_context(*key)
-            except torch.OutOfMemoryError:
-                self._make_room(0)
-                context = self._new_context(*key)
+        if context is None:
+            self._make_room(0)
+            gc.collect()
+            context = self._new_context(*key)
         self._contexts[key] = context
         return context
 

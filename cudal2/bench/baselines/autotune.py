@@ -188,7 +188,8 @@ class AutoTuner:
         self._fault = fault
         self._soak_s = soak_s
         self._screened: dict[str, float] = {}
-        self._loaded: tuple[Baseline, Exception | None] | None = None
+        #: What was launched ahead, and why it could not be: an error itself would keep frames, and they the buffers.
+        self._loaded: tuple[Baseline, str] | None = None
 
     def choose(
         self, calls: Sequence[LibraryCall], further: Mapping[Layout, Further] | None = None
@@ -257,14 +258,14 @@ class AutoTuner:
         return True
 
     def _load(self, call: Baseline) -> None:
-        """The first launch, which loads the library's kernel; a refusal is raised when it is the call's turn."""
+        """The first launch, which loads the library's kernel; a refusal counts when it is the call's turn."""
         try:
             with self._trial(call):
                 call.on(self._buffers).launch(0, self._stopwatch.stream)
         except self._errors as error:
-            self._loaded = call, error
+            self._loaded = call, str(error) or type(error).__name__
         else:
-            self._loaded = call, None
+            self._loaded = call, ""
 
     def _screen_us(self, call: Baseline, limit_us: float, meanwhile: Callable[[], None]) -> float | None:
         try:
@@ -278,13 +279,14 @@ class AutoTuner:
         return time_us
 
     def _short_us(self, call: Baseline, limit_us: float, meanwhile: Callable[[], None]) -> float | None:
-        """Best of a few short graphs; of one if it is beyond the limit, ``None`` if the first launch is."""
+        """Best of a few short graphs; of one if it is beyond the limit, ``None`` if the first launch is or fails."""
         contestant = call.on(self._buffers)
         loaded, self._loaded = self._loaded, None
         if loaded is None or loaded[0] is not call:
             contestant.launch(0, self._stopwatch.stream)  # only the next one tells its time
-        elif loaded[1] is not None:
-            raise loaded[1]
+        elif loaded[1]:
+            logger.info("%s does not run: %s", call.detail, loaded[1])
+            return None
         # Who keeps up takes about as long as the best; only the first has nothing to go by.
         likely_us = limit_us / _HOPELESS
         if limit_us > _ROUGH_OVERHEAD_US:  # below that one launch between two events tells little
