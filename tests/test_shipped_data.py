@@ -204,7 +204,7 @@ def test_the_page_says_what_of_the_newest_axis_racecheck_has_not_seen() -> None:
                 axis.name for axis in FAMILIES[family].axes if len({getattr(one, axis.name) for one in configs}) == 1
             }
             assert narrow == ({"l2_promotion"} if (family, tool) == ("sm90_ws", "racecheck") else set()), (family, tool)
-    assert "it has not seen launches of this family with maps of 128 bytes" in page
+    assert "racecheck, which has not seen launches of this family with maps of 128 bytes" in page
 
 
 def test_the_readme_says_how_many_choices_never_met_the_library() -> None:

@@ -150,7 +150,7 @@ class KernelTable:
         entry, notes = self._usable(self.header.problem(m, n, k))
         if entry is None:
             return "; ".join([f"{m}_{n}_{k}: no entry to use", *notes])
-        how = "exact" if (entry.m, entry.n, entry.k) == (m, n, k) else f"nearest legal, {entry.mnk}"
+        how = "exact" if (entry.m, entry.n, entry.k) == (m, n, k) else f"from {entry.mnk}"
         time = f", {entry.median_us:.3f} us there" if entry.median_us else ""
         reason = f", because {entry.reason}" if entry.reason else ""
         reason += ", without a time of cuBLASLt" if entry.config is not None and entry.ref_us is None else ""
@@ -338,7 +338,7 @@ class KernelTable:
         others = (entry for entry in self.entries if entry is not exact)
         entry, passed = neighbours(others, self.header, problem, self._space)
         if entry is None and exact is None and not passed:
-            alike = "" if tma_reads(problem) else " with rows that TMA cannot read either"
+            alike = "" if tma_reads(problem) else " with rows that TMA cannot read either, and no narrower,"
             notes.append(f"no measured shape{alike} is within {NEAREST_FACTOR:g}x of it in each size")
         return entry, notes + passed
 

@@ -10,7 +10,8 @@ from cudal2.space.families import family_of
 
 #: CTAs of the largest cluster that every part of an architecture can schedule (CUDA C++ Programming Guide).
 PORTABLE_CLUSTER_CTAS = 8
-#: CUDA 13.0's on an H200, in 9 of 30 such launches: clusters of 14 and 16 CTAs, more of them than GPCs, and room for
+#: CUDA 13.0's on an H200, in 9 of 30 such launches of a first cover (clusters of 14 and 16 CTAs) and 5 of 12 of
+#: clusters of 16 in the shipped record: more of them than GPCs, and room for
 #: two CTAs on a multiprocessor. It calls the first arrival on a barrier just made one without a wait (the offset is
 #: that of the first expect_tx), and the launch faults, which is clean and right by itself and under memcheck.
 _LARGE_CLUSTERS = "synccheck mixes up the barriers of clusters above 8 CTAs where several share a multiprocessor"
