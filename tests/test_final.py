@@ -341,3 +341,28 @@ def test_nothing_is_under_way_when_a_process_of_its_own_runs(guests):
     assert entered == (["check", "prepare"] * everyone if guests else ["check"] * everyone + ["prepare"] * everyone)
     over = ["over", "close"]
     assert rechecks == (["begun", *over] * everyone if guests else ["begun"] * everyone + over * everyone)
+
+
+def test_no_more_is_under_way_than_there_is_room_for_on_the_host(monkeypatch):
+    """Of two rooms each third recheck would overwrite the first, and one contestant's verdict be another's."""
+    monkeypatch.setattr(final, "UNDER_WAY", 2)
+    rooms, begun = [None, None], []
+
+    def begin_recheck(label):
+        room = len(begun) % len(rooms)
+        begun.append(label)
+        rooms[room] = label
+        return lambda: CheckResult(rooms[room] == label, reason=f"what {rooms[room]} wrote")
+
+    def prepare(entrant, time_us=None):
+        return types.SimpleNamespace(
+            launches=1, detail="", begin=lambda: lambda: 2.0, warm_up=lambda: None,
+            begin_recheck=lambda: begin_recheck(entrant.label), close=lambda: None,
+        )  # fmt: skip
+
+    arena = types.SimpleNamespace(
+        errors=(), check=lambda entrant: CheckResult(True), prepare=prepare, too_fast=lambda time_us: "", clocks=dict
+    )
+    labels = [f"torch {number}" for number in range(5)]
+    held = final.contest([entrant(label) for label in labels], arena, LIMITS)
+    assert held.failures == {} and begun == labels and set(held.launches) == set(labels)

@@ -36,8 +36,8 @@ _CHUNK_ELEMENTS = 2**26
 _GUARD_ELEMENTS = 4_096
 #: Above it the device takes longer to compare than the host to say what.
 _RECORDED_BYTES = 2**28
-#: Results on their way to the host at once, at most: a figure looks at one contestant behind the other.
-_UNDER_WAY = 256
+#: Results on their way to the host at once, at most: one more would overwrite the first.
+UNDER_WAY = 256
 _SAMPLE_ROWS = 16
 _SAMPLE_B_ELEMENTS = 2**25
 
@@ -332,7 +332,7 @@ class Aftermath:
 @functools.cache
 def _host_memory() -> Iterator[torch.Tensor]:
     """Pinned memory for two values each, in turn: giving it back in a context that is lost would end the process."""
-    return itertools.cycle(torch.empty((_UNDER_WAY, 2), pin_memory=True).unbind())
+    return itertools.cycle(torch.empty((UNDER_WAY, 2), pin_memory=True).unbind())
 
 
 def fetched(values: torch.Tensor) -> Callable[[], list[float]]:

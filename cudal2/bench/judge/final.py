@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import itertools
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -15,7 +16,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from typing import Any, Protocol, runtime_checkable
 
-from cudal2.bench.correctness import CheckResult
+from cudal2.bench.correctness import UNDER_WAY, CheckResult
 from cudal2.bench.rounds import RoundLimits, run_rounds
 from cudal2.bench.timing import Finish
 from cudal2.build.artifact import BuiltKernel
@@ -229,10 +230,12 @@ def hold(entered: Entered, arena: Arena, limits: RoundLimits) -> Contest:
             timed = {label: functools.partial(_begin, one, entered.visited) for label, one in prepared.items()}
             warmup = {label: functools.partial(_warm_up, one, limits.warmup_s > 0) for label, one in prepared.items()}
             held.times, held.clocks = run_rounds(timed, limits, arena.clocks, warmup=warmup)
-        rechecks = {label: _begin_recheck(one, entered.visited) for label, one in prepared.items()}
-        for label, recheck in rechecks.items():
-            _inspect(label, prepared[label], recheck, arena, held)
-            prepared.pop(label).close()  # while those behind it are under way
+        while prepared:
+            begun = dict(itertools.islice(prepared.items(), UNDER_WAY))
+            rechecks = {label: _begin_recheck(one, entered.visited) for label, one in begun.items()}
+            for label, recheck in rechecks.items():
+                _inspect(label, prepared[label], recheck, arena, held)
+                prepared.pop(label).close()  # while those behind it are under way
         held.launches = {label: count * limits.parts for label, count in held.launches.items()}
     finally:
         entered.close()
