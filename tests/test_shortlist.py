@@ -78,6 +78,17 @@ def test_features_are_finite_for_both_families_and_tell_waves() -> None:
     assert (features(Problem(8192, 512, 512), configs) != found).any(axis=1).all()
 
 
+def test_stages_that_are_left_to_cutlass_are_as_many_as_fit() -> None:
+    space = SearchSpace(family="sm90_collective")
+    configs = [replace(one, stages=0) for one in space.sample(NEW, np.random.default_rng(0), 50)]
+    with np.errstate(all="raise"):
+        found = features(NEW, configs)
+    assert np.isfinite(found).all()
+    config = replace(configs[0], tile_m=128, tile_n=128, tile_k=64)
+    left, named = features(NEW, [config, replace(config, stages=7)])
+    assert (left == named).all(), "7 x 32 KiB of the 227 a CTA may have"
+
+
 @pytest.mark.parametrize("space", [WS, SMALL], ids=lambda space: space.family.name)
 def test_features_see_what_l2_fetches_and_how_rows_lie(space: SearchSpace) -> None:
     (config,) = space.sample(NEW, np.random.default_rng(0), 1)

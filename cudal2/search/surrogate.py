@@ -57,6 +57,7 @@ def columns_of_configs(configs: Sequence[KernelConfig]) -> dict[str, NDArray[Any
 def features(problem: Problem, configs: Sequence[KernelConfig], arch: Arch = SM90) -> Floats:
     """One row per configuration: its axes, and how the shape falls into its tiles, waves and stages."""
     c = columns_of_configs(configs)
+    c["stages"] = np.where(c["stages"] > 0, c["stages"], _as_many_as_fit(c, arch))
     small = np.array([config.family != Sm90WsConfig.family for config in configs])
     floor_us = max(terms_us(problem.m, problem.n, problem.k).values())
     columns = [
@@ -67,6 +68,12 @@ def features(problem: Problem, configs: Sequence[KernelConfig], arch: Arch = SM9
         _analytic(problem, c, small, arch) - math.log(floor_us),
     ]
     return np.column_stack(columns).astype(np.float64)
+
+
+def _as_many_as_fit(c: Columns, arch: Arch) -> NDArray[np.int64]:
+    """Stages, where a configuration of ``sm90_collective`` leaves them to CUTLASS by 0; two bytes an element."""
+    stage_bytes = 2 * c["tile_k"] * (c["tile_m"] + c["tile_n"])
+    return np.asarray(np.maximum(1, arch.smem_bytes_per_block // stage_bytes), np.int64)
 
 
 def _sizes(problem: Problem) -> list[float]:
