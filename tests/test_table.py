@@ -259,6 +259,29 @@ def test_a_neighbour_that_is_illegal_here_is_passed_over():
     assert "64_64_256 passed over: narrow_depth" in table.explain(64, 64, 320)
 
 
+@pytest.mark.parametrize(
+    ("edit", "served"),
+    [
+        ({"tile_n": 255}, False),
+        ({"tile_n": 4}, False),
+        ({"consumers": 7}, False),
+        ({"l2_promotion": 64}, True),
+        ({"group": 3}, True),
+    ],
+)
+def test_a_value_that_is_on_no_axis_is_passed_over_or_at_run_time_replaced(edit, served):
+    """A table may be edited by hand, or be of another version."""
+    table = KernelTable(HEADER, [entry("1024_1024_1024", dataclasses.replace(LARGE, **edit))])
+    for shape in ((1024, 1024, 1024), (1000, 1048, 1024), (520, 3000, 1048)):
+        found = table.best(*shape)
+        assert (found is not None) is served
+        if served:
+            assert SearchSpace().explain(found.config, Problem(*shape)) == []
+        else:
+            ((name, value),) = edit.items()
+            assert f"1024_1024_1024 passed over: {name} = {value} is not in this space" in table.explain(*shape)
+
+
 def test_a_neighbour_keeps_its_cubin_with_run_time_axes_that_fit():
     table = KernelTable(HEADER, [entry("4096_4096_1024", WAVES)])
     assert table.best(4096, 4096, 1024).config == WAVES

@@ -8,6 +8,8 @@ from dataclasses import replace
 from itertools import product
 from typing import Any
 
+import numpy as np
+
 from cudal2.arch import Arch
 from cudal2.problem import Problem
 from cudal2.space.config import KernelConfig, Sm80MmaConfig, Sm90WsConfig
@@ -106,13 +108,13 @@ def retiled(config: KernelConfig, source: Problem, problem: Problem, space: Sear
         return config
     side = "tile_m" if config.swap_ab else "tile_n"
     before: int = getattr(config, side)
-    values = next(axis.values for axis in space.axes if axis.name == side)
+    values = [value for axis in space.axes if axis.name == side for value in axis.values if value <= 2 * before]
 
     def cost(value: int) -> float:
         waste = log_waste(with_axes(config, **{side: value}), problem, space.arch)
         return waste + RETILE_COST * abs(math.log(value / before))
 
-    return with_axes(config, **{side: min((value for value in values if value <= 2 * before), key=cost)})
+    return with_axes(config, **{side: min(values, key=cost, default=before)})
 
 
 def _kernels(config: KernelConfig, source: Problem, problem: Problem, space: SearchSpace) -> Iterator[KernelConfig]:
@@ -159,11 +161,13 @@ def _launched(config: KernelConfig, source: Problem, problem: Problem, space: Se
     prefetch = getattr(config, "l2_prefetch", 0)
     if prefetch and source != problem and prefetch >= share_k_tiles(config, source):
         choices["l2_prefetch"] = axes["l2_prefetch"].values[::-1]
-    for values in product(*choices.values()):
-        variant = replace(config, **dict(zip(choices, values, strict=True)))
-        if not space.explain(variant, problem):
-            return variant
-    return None
+    variants = (replace(config, **dict(zip(choices, values, strict=True))) for values in product(*choices.values()))
+    first = next(variants)
+    if not space.explain(first, problem):
+        return first
+    rest = list(variants)  # judged at once: mostly none of a hundred is legal
+    legal = np.flatnonzero(space.allows(rest, problem))
+    return rest[legal[0]] if legal.size else None
 
 
 def with_axes(config: KernelConfig, **values: Any) -> KernelConfig:

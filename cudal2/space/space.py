@@ -165,6 +165,8 @@ class SearchSpace:
 
     def buildable(self, config: KernelConfig, problem: Problem) -> bool:
         """Whether every rule that reads no run-time axis allows it, so that some run-time choice may be legal."""
+        if any(getattr(config, axis.name) not in axis.values for axis in self.family.axes if axis.compile_time):
+            return False  # the rules reckon with values of the full axes only
         run_time = {axis.name for axis in self.family.axes if not axis.compile_time}
         fixed = (rule for rule in self.rules if run_time.isdisjoint(rule.axes))
         return all(np.all(rule.allows(config, problem, self.arch)) for rule in fixed)
