@@ -162,6 +162,7 @@ class GpuSession:
                 context = self._new_context(*key)
         if context is None:
             self._make_room(0)
+            self._give_back_spent()
             gc.collect()
             context = self._new_context(*key)
         self._contexts[key] = context
@@ -293,8 +294,7 @@ class GpuSession:
 
         Loading comes last: it waits for all that the device has to do.
         """
-        while self._spent:
-            self._spent.pop().close()
+        self._give_back_spent()
         for candidate in upcoming[:1]:
             with contextlib.suppress(LaunchError):  # it says why when it is its turn
                 if candidate.problem == context.problem and self._may_bind(context, candidate):
@@ -302,6 +302,11 @@ class GpuSession:
         for candidate in upcoming:
             with contextlib.suppress(LaunchError, OSError):
                 self.kernel(candidate.built, candidate.config)
+
+    def _give_back_spent(self) -> None:
+        """Graphs of steps that are over, which know their problem's buffers."""
+        while self._spent:
+            self._spent.pop().close()
 
     def _may_bind(self, context: ProblemContext, candidate: Candidate) -> bool:
         """Whether it is loaded, and needs no new memory cleared, for which replays under way would make room.
