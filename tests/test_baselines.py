@@ -2,10 +2,12 @@
 
 import ctypes
 import dataclasses
+import gc
 import itertools
 import pickle
 import sys
 import types
+import weakref
 
 import numpy as np
 import pytest
@@ -81,6 +83,20 @@ def test_torch_multiplies_what_the_problem_stores_and_records_its_flags(layout, 
     wanted = acc == "fp16"
     assert f"allow_fp16_reduced_precision_reduction={wanted}" in contestant.detail
     assert torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction is wanted
+
+
+@pytest.mark.parametrize("layout", ["tn", "nn"])
+def test_the_second_copy_of_b_lives_as_long_as_a_call_on_it(layout):
+    """A graph knows addresses alone, and memory that was given back is another's, or unmapped."""
+    sets = BufferSets(Problem(8, 16, 24, layout="tn"), 2, "cpu")
+    buffers = BothLayouts(sets)
+    held = weakref.ref(buffers)
+    bound = LibraryCall("fake", "", layout, lambda *_: None).on(buffers)
+    del buffers
+    gc.collect()
+    assert held() is not None
+    del bound
+    assert held() is None
 
 
 def test_torch_multiplies_bf16_with_its_reduction_in_fp32():

@@ -119,7 +119,7 @@ class Baseline(Protocol):
 
 @dataclass(frozen=True)
 class BoundCall:
-    """A library call on known addresses."""
+    """A library call on known addresses; it keeps the buffers, whose second copy of B may be nobody else's."""
 
     name: str
     detail: str
@@ -127,6 +127,7 @@ class BoundCall:
     addresses: Sequence[tuple[int, int, int]] = field(repr=False)
     operands: Operands = field(repr=False)
     arguments: MatmulArguments | GemmExArguments | None = field(default=None, repr=False)
+    buffers: BothLayouts | None = field(default=None, repr=False, compare=False)
 
     def submitter(self, stream: int) -> Submitter | None:
         """How C enqueues it; a handle's stream is the one it was last launched on from Python."""
@@ -195,7 +196,7 @@ class LibraryCall:
     def on(self, buffers: BothLayouts) -> BoundCall:
         """Bound to buffers."""
         addresses, operands = buffers.pointers(self.layout), buffers.operands(self.layout)
-        return BoundCall(self.name, self.detail, self.enqueue, addresses, operands, self.arguments)
+        return BoundCall(self.name, self.detail, self.enqueue, addresses, operands, self.arguments, buffers)
 
     def renamed(self, name: str, detail: str = "") -> LibraryCall:
         """The same call under another name."""
