@@ -61,6 +61,31 @@ def test_what_is_too_small_is_not_lent_and_not_kept_for_ever(driver):
     assert len(driver.made) - len(driver.freed) <= 7 and max(driver.freed) <= 32 * MIB
 
 
+def test_a_workspace_may_come_back_while_another_is_made(driver):
+    """One that is in a cycle does when Python looks for cycles, which may be at any time."""
+    workspaces = Workspaces(STREAM)
+    taken = [workspaces.take(2 * size * MIB) for size in range(1, 9)]
+    late = [taken.pop()]
+    del taken
+    workspaces._idle[2] = SizeThatCollects(workspaces._idle[2], late)
+    assert workspaces.take(64 * MIB).address == 9000
+    assert not late and len(workspaces._idle) == 5 + 1 + 1
+
+
+class SizeThatCollects:
+    """Memory; who asks for its size the second time, to order it, meets a collection of cycles."""
+
+    def __init__(self, memory, late):
+        self.memory, self.address, self.late, self.asked = memory, memory.address, late, 0
+
+    @property
+    def size_bytes(self):
+        self.asked += 1
+        if self.asked == 2:
+            self.late.clear()
+        return self.memory.size_bytes
+
+
 def test_memory_that_cannot_be_cleared_is_not_lent(driver):
     workspaces = Workspaces(STREAM)
     workspaces.take(100)

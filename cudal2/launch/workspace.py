@@ -38,8 +38,10 @@ class Workspaces:
         """
         fitting = [buffer for buffer in self._idle if buffer.size_bytes >= size_bytes]
         if not fitting:
-            self._idle.sort(key=lambda buffer: buffer.size_bytes)
-            del self._idle[: max(0, len(self._idle) - _KEPT + 1)]
+            # Not sorted in place: a workspace may come back in the middle of it, when cycles are looked for.
+            smallest = sorted(self._idle, key=lambda buffer: buffer.size_bytes)
+            for buffer in smallest[: max(0, len(smallest) - _KEPT + 1)]:
+                self._idle.remove(buffer)
             return Workspace(self._idle, ZeroedBuffer(-(-size_bytes // _UNIT_BYTES) * _UNIT_BYTES))
         buffer = min(fitting, key=lambda buffer: buffer.size_bytes)
         check(cuda.cuMemsetD8Async(buffer.address, 0, size_bytes, self._stream), "cuMemsetD8Async")
