@@ -107,7 +107,7 @@ class Problem:
     @property
     def alignment_bytes(self) -> int:
         """Largest power of two up to 16 that divides every row of A and of B as stored; TMA reads no rows of less."""
-        return math.gcd(16, 2 * self.k, 16 if self.layout == "tn" else 2 * self.n)
+        return math.gcd(16, *self.row_bytes)
 
     @property
     def row_bytes(self) -> tuple[int, int]:

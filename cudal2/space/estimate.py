@@ -39,7 +39,7 @@ MMA_PER_CYCLE = 1_024.0
 #: smaller one gains nothing by it, nor does a kernel by another split of registers, unless it is the one that fits.
 C_FILLS_L2 = 256 * 2**20
 EVICT_FIRST_GAIN, NO_GAIN = 0.95, 1.01
-#: That L2 fetches less for a load, where rows start inside its sectors (4 to 18 % measured) and where memory is what
+#: That L2 fetches less for a load, where rows start inside its sectors (1 to 18 % measured) and where memory is what
 #: limits (1 to 8 %); elsewhere it gains nothing.
 OFF_SECTORS_GAIN, BY_MEMORY_GAIN = 0.93, 0.97
 

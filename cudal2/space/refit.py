@@ -133,7 +133,7 @@ def _kernels(config: KernelConfig, source: Problem, problem: Problem, space: Sea
 
 def _promoted(config: KernelConfig, source: Problem, problem: Problem) -> KernelConfig:
     """With the L2 promotion of rows off the sectors where its own were on them."""
-    # 4 to 18 % faster on 20 of 22 shapes with K % 16 == 8 (H200, 2026-11-30, PDL).
+    # 1 to 18 % faster on 19 of 21 shapes with K % 16 == 8 (H200, 2026-11-30, PDL).
     if hasattr(config, "l2_promotion") and off_sectors(problem) and not off_sectors(source):
         return with_axes(config, l2_promotion=OFF_SECTORS_PROMOTION)
     return config

@@ -22,11 +22,11 @@ from cudal2.records.finals import run_spread
 from cudal2.records.fingerprint import Fingerprint
 from cudal2.records.measurement import Measurement, Mode
 from cudal2.space.config import KernelConfig
-from cudal2.space.refit import refit, suited
+from cudal2.space.refit import refit
 from cudal2.space.space import SearchSpace
 from cudal2.table.entry import EVIDENCE, Device, Entry, Evidence, Header
 from cudal2.table.files import locked, search_path, table_files
-from cudal2.table.neighbours import NEAREST_FACTOR, neighbours, tma_reads
+from cudal2.table.neighbours import NEAREST_FACTOR, neighbours, passed_over, tma_reads
 from cudal2.table.selection import NOISE_FLOOR, select
 
 logger = logging.getLogger(__name__)
@@ -333,8 +333,7 @@ class KernelTable:
             if config is not None:
                 return replace(exact, config=config, evidence="transferred"), notes
             assert exact.config is not None
-            reasons = self._space(exact.config).explain(suited(exact.config, problem), problem)
-            notes.append(f"{exact.mnk} passed over: {reasons[0]}")
+            notes.append(passed_over(exact, exact.config, problem, self._space(exact.config)))
         others = (entry for entry in self.entries if entry is not exact)
         entry, passed = neighbours(others, self.header, problem, self._space)
         if entry is None and exact is None and not passed:

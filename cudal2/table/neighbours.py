@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from cudal2.problem import Problem
 from cudal2.space.config import KernelConfig
@@ -29,19 +29,6 @@ REFITTED = 8
 TMA_ROW_BYTES = 16
 
 
-@dataclass(frozen=True)
-class Neighbour:
-    """An entry within reach.
-
-    Attributes:
-        entry: As the table has it.
-        there: Its shape, with the table's operands.
-    """
-
-    entry: Entry
-    there: Problem
-
-
 def neighbours(
     entries: Iterable[Entry], header: Header, problem: Problem, space_of: Callable[[KernelConfig], SearchSpace]
 ) -> tuple[Entry | None, list[str]]:
@@ -58,30 +45,37 @@ def neighbours(
         problem: What to run.
         space_of: The space of a configuration's family on the device.
     """
-    near = [Neighbour(entry, header.problem(entry.m, entry.n, entry.k)) for entry in entries]
-    near = [one for one in near if _within_reach(one.there, problem) and _alike(one.there, problem)]
-    near.sort(key=lambda one: _distance(one.there, problem))
-    libraries = [replace(one.entry, evidence="transferred") for one in near if one.entry.config is None]
-    if near and near[0].entry.config is None:
-        return libraries[0], []
-    kernels = [(one, one.entry.config) for one in near if one.entry.config is not None]
-    guessed = [(one, config, _moved(config, one.there, problem, space_of(config))) for one, config in kernels]
-    guessed.sort(key=lambda guess: _cost(guess[0].there, guess[1], guess[2], problem, space_of(guess[1])))
+    shapes = [(entry, header.problem(entry.m, entry.n, entry.k)) for entry in entries]
+    near = [(entry, there) for entry, there in shapes if _within_reach(there, problem) and _alike(there, problem)]
+    near.sort(key=lambda item: _distance(item[1], problem))
+    library = next((replace(entry, evidence="transferred") for entry, _ in near if entry.config is None), None)
+    if near and near[0][0].config is None:
+        return library, []
+    guessed: list[tuple[float, Entry, KernelConfig, Problem]] = []
+    for entry, there in near:
+        if entry.config is not None:
+            space = space_of(entry.config)
+            moved = _moved(entry.config, there, problem, space)
+            guessed.append((_cost(there, entry.config, moved, problem, space), entry, entry.config, there))
+    guessed.sort(key=lambda guess: guess[0])
     notes: list[str] = []
     fitted: list[tuple[float, Entry]] = []
-    for one, config, _ in guessed:
+    for _, entry, config, there in guessed:
         space = space_of(config)
-        if (found := refit(config, one.there, problem, space)) is None:
-            notes.append(f"{one.entry.mnk} passed over: {space.explain(suited(config, problem), problem)[0]}")
+        found = refit(config, there, problem, space)
+        if found is None:
+            notes.append(passed_over(entry, config, problem, space))
             continue
-        fitted.append(
-            (_cost(one.there, config, found, problem, space), replace(one.entry, config=found, evidence="transferred"))
-        )
+        taken = replace(entry, config=found, evidence="transferred")
+        fitted.append((_cost(there, config, found, problem, space), taken))
         if len(fitted) == REFITTED:
             break
-    if fitted:
-        return min(fitted, key=lambda pair: pair[0])[1], notes
-    return (libraries[0] if libraries else None), notes
+    return (min(fitted, key=lambda pair: pair[0])[1] if fitted else library), notes
+
+
+def passed_over(entry: Entry, config: KernelConfig, problem: Problem, space: SearchSpace) -> str:
+    """In words, why an entry's kernel cannot serve a shape."""
+    return f"{entry.mnk} passed over: {space.explain(suited(config, problem), problem)[0]}"
 
 
 def tma_reads(problem: Problem) -> bool:
