@@ -65,8 +65,8 @@ def test_the_version_is_the_one_in_every_record():
         f"`--benchmark_seconds` [{EVAL.benchmark_seconds:g}]",
         f"best of three {autotune._SCREEN_MS:g} ms graphs",
         f"or the first graph is already {autotune._HOPELESS:g}x the best so far",
-        f"({autotune._ROUGH_OVERHEAD_US:g} us of submission allowed for; not asked where the best takes under "
-        f"{autotune._ROUGH_OVERHEAD_US / autotune._HOPELESS:g} us)",
+        f"({autotune.ROUGH_OVERHEAD_US:g} us of submission allowed for; not asked where the best takes under "
+        f"{autotune.ROUGH_OVERHEAD_US / autotune._HOPELESS:g} us)",
         f"if the last reading is over {arena._CLOCKS_AGE_S:g} s old",
         f"red zones of {correctness._GUARD_ELEMENTS:,} elements",
         f"and {correctness._SAMPLE_ROWS} rows of one of them",

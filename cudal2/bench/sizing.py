@@ -6,7 +6,7 @@ import math
 from typing import Protocol
 
 from cudal2.bench.inputs import BufferSets
-from cudal2.bench.timing import SIZING_MARGIN, Contestant, Finish, Stopwatch, TimedGraph
+from cudal2.bench.timing import ROUGH_OVERHEAD_US, SIZING_MARGIN, Contestant, Finish, Stopwatch, TimedGraph
 
 #: Length, at most, of the short graph that tells the time that sizes the long one.
 _SIZING_MS = 0.5
@@ -14,8 +14,6 @@ _SIZING_MS = 0.5
 _SHORTEST_MS = 0.35
 #: Who takes so many times as long as guessed gets a graph of so much fewer launches.
 _SLOW, _FEWER = 2.5, 4
-#: What launching one kernel from Python may add to its time.
-_ROUGH_OVERHEAD_US = 10.0
 #: A replay longer than this is one graph several times over, so that captures do not cost more than timing.
 _GRAPH_MS = 2.0
 
@@ -111,7 +109,7 @@ class LateGraph:
 
     def start(self, rough_us: float = 0.0) -> None:
         """Enqueues the short graph; ``rough_us`` is what one launch by itself took, if that is known."""
-        slow = rough_us > _SLOW * self._likely_us + _ROUGH_OVERHEAD_US
+        slow = rough_us > _SLOW * self._likely_us + ROUGH_OVERHEAD_US
         self._finish = self._sizings[-1 if slow else 0].begin()
 
     @property

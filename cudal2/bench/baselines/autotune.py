@@ -19,7 +19,7 @@ from typing import Generic, Protocol, TypeVar
 
 from cudal2.bench.baselines.baseline import Baseline, BothLayouts, LibraryCall
 from cudal2.bench.sizing import launches_for
-from cudal2.bench.timing import Stopwatch, interleave, keep_busy
+from cudal2.bench.timing import ROUGH_OVERHEAD_US, Stopwatch, interleave, keep_busy
 from cudal2.errors import WorkerError
 from cudal2.problem import Layout
 
@@ -33,8 +33,6 @@ _KEPT_PER_LAYOUT = 3
 _KEPT_BEFORE_LOAD = 6
 #: An algorithm this much slower than the best so far in its first launch or its first graph is not screened further.
 _HOPELESS = 1.25
-#: What launching one kernel from Python between two events may add; graphs, which rank, are free of it.
-_ROUGH_OVERHEAD_US = 10.0
 #: Further configurations tried before the search looks again at who leads.
 _STEP = 12
 _LEADERS = 3
@@ -289,9 +287,9 @@ class AutoTuner:
             return None
         # Who keeps up takes about as long as the best; only the first has nothing to go by.
         likely_us = limit_us / _HOPELESS
-        if limit_us > _ROUGH_OVERHEAD_US:  # below that one launch between two events tells little
+        if limit_us > ROUGH_OVERHEAD_US:  # below that one launch between two events tells little
             probe_us = self._stopwatch.probe_us(contestant)
-            if probe_us > limit_us + _ROUGH_OVERHEAD_US:
+            if probe_us > limit_us + ROUGH_OVERHEAD_US:
                 return None
             likely_us = likely_us if math.isfinite(limit_us) else probe_us
         graph = self._stopwatch.graph(contestant, launches_for(likely_us, _SCREEN_MS), warm=False)
