@@ -50,9 +50,11 @@ from cudal2.space.covering import covering
 from cudal2.space.families import FAMILIES
 from cudal2.space.space import SearchSpace
 
-#: K tiles for every depth and split, tiles for every order, one tile alone, one row, and every width of row.
+#: K tiles for every depth and split, tiles for every order, a last wave to share out, one tile alone, one row, and
+#: every width of row.
 SHAPES = (
-    "200_264_1096", "1000_1032_136", "64_64_64", "1_8_8", "1000_1032_40", "130_72_260", "65_50_134", "123_77_189",
+    "200_264_1096", "1000_1032_136", "1000_1032_1032", "64_64_64", "1_8_8", "1000_1032_40", "130_72_260", "65_50_134",
+    "123_77_189",
 )  # fmt: skip
 #: Configurations of each shape, whatever they add to the cover.
 PER_SHAPE = 2

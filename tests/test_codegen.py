@@ -32,6 +32,7 @@ BASE = Sm90WsConfig(
 )
 SPLIT = dataclasses.replace(BASE, tile_n=64, cluster_m=1, split_k=4, epilogue="direct", persistent=False)
 LIGHT = dataclasses.replace(BASE, tile_n=96, schedule="pingpong", tile_m=64, stages=3, cluster_m=1, ctas_per_sm=2)
+SHARED = dataclasses.replace(BASE, tile_n=128, schedule="pingpong", cluster_m=1, stream_k=True)
 MMA = Sm80MmaConfig(128, 128, 32, 4, 2, 2, "swizzle", 2, "plain", "wide", 16, 2)
 ODD = Sm80MmaConfig(16, 96, 16, 3, 1, 2, "pad", 1, "staggered", "direct", 2, 4)
 SMALL = Sm90SmallConfig(64, 32, 64, 4, "wgmma", 4, 1)
@@ -42,6 +43,7 @@ ONE_TILE = Sm90CollectiveConfig(64, 32, 64, schedule="warpspecialized")
 RENDERS = [
     (BASE, "fp32", "tn", "fp16"),
     (SPLIT, "fp32", "tn", "fp16"),
+    (SHARED, "fp32", "tn", "fp16"),
     (LIGHT, "fp16", "nn", "fp16"),
     (LIGHT, "fp32", "nn", "bf16"),
     (MMA, "fp32", "tn", "fp16"),
@@ -95,6 +97,7 @@ def test_run_time_axes_leave_no_trace(change):
         {"producer_registers": 24},
         {"store_hint": "evict_first"},
         {"resident_a": 2},
+        {"stream_k": True},
     ],
     ids=lambda change: next(iter(change)),
 )

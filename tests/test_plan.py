@@ -6,6 +6,7 @@ import ctypes
 import re
 import struct
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -211,6 +212,28 @@ def test_the_driver_calls_the_types_of_maps_by_these_numbers() -> None:
     names = pytest.importorskip("cuda.bindings.driver").CUtensorMapDataType
     prefix = "CU_TENSOR_MAP_DATA_TYPE_"
     assert {"fp16": getattr(names, f"{prefix}FLOAT16"), "bf16": getattr(names, f"{prefix}BFLOAT16")} == DATA_TYPES
+
+
+@pytest.mark.parametrize(
+    ("change", "mnk", "tiles", "parts"),
+    [
+        ({}, "8192_8192_8192", 4, 8),  # 4,096 are 31 waves and 4
+        ({}, "2688_1408_4096", 99, 2),
+        ({"schedule": "coop"}, "8192_8192_8192", 2 * 4, 8),  # a ticket for each warp group
+        ({"cluster_m": 2}, "8192_8192_8192", 2 * 2, 8),
+        ({}, "2816_1536_4096", 0, 0),  # two whole waves
+    ],
+)
+def test_tiles_of_a_shared_last_wave_have_tickets_and_sums(
+    change: dict[str, Any], mnk: str, tiles: int, parts: int
+) -> None:
+    streams = Sm90WsConfig(128, 128, 64, 6, "pingpong", 2, 1, 1, 1, "tma", 1, "m", 8, True, stream_k=True)
+    plan = plan_launch(replace(streams, **change), Problem.parse(mnk), 132)
+    groups = 2 if change.get("schedule") == "coop" else 1
+    assert plan.ticket_bytes == -(-4 * tiles // 256) * 256
+    assert plan.partial_bytes == tiles // groups * parts * 4 * 128 * 128
+    assert plan.grid == 132 and plan.struct.itemsize == 512
+    assert plan_launch(replace(streams, stream_k=False, **change), Problem.parse(mnk), 132).workspace_bytes == 0
 
 
 def test_slices_that_meet_in_a_workspace_are_no_cluster_and_have_tickets_and_sums() -> None:

@@ -17,6 +17,7 @@ from cudal2.space.config import KernelConfig, Sm80MmaConfig, Sm90SmallConfig, Sm
 from cudal2.space.families import FAMILIES
 from cudal2.space.refit import log_waste, refit, transposed
 from cudal2.space.space import SearchSpace
+from cudal2.space.waves import waves_of
 from cudal2.table import Header
 
 ROOT = Path(__file__).parent.parent
@@ -76,6 +77,30 @@ def test_a_that_stays_is_all_of_a_or_none() -> None:
     one_wave, long = (moved(shared, "4096_12288_128", mnk) for mnk in ("1024_1024_128", "4096_12000_1024"))
     assert isinstance(one_wave, Sm90WsConfig) and isinstance(long, Sm90WsConfig)
     assert one_wave.resident_a == long.resident_a == 0 and not one_wave.persistent
+
+
+def test_a_last_wave_is_shared_out_where_there_is_one_and_may_be() -> None:
+    streams = Sm90WsConfig(128, 128, 64, 6, "pingpong", 2, 1, 1, 1, "tma", 1, "m", 8, True, stream_k=True)
+    assert moved(streams, "8192_8192_8192", "8192_8192_4096") == streams
+    for full_or_short in ("4096_4096_4096", "8192_8192_512", "8448_8192_8192"):
+        found = moved(streams, "8192_8192_8192", full_or_short)
+        assert isinstance(found, Sm90WsConfig) and not found.stream_k, full_or_short
+    # What the last wave is taken for does not hide that a tile wastes, where it cannot be shared out.
+    wide = replace(streams, tile_n=256, schedule="coop", stages=4)
+    for source, target in (("8192_7168_8192", "1024_2048_8192"), ("8192_7168_8192", "3072_3072_512")):
+        assert moved(wide, source, target) == moved(replace(wide, stream_k=False), source, target)
+    waste = [log_waste(replace(streams, stream_k=shared), Problem(8192, 8192, 8192), SM90) for shared in (False, True)]
+    assert waste == [pytest.approx(math.log(32 * 132 / 4096)), pytest.approx(math.log(31.125 * 132 / 4096))]
+
+
+@pytest.mark.parametrize(
+    ("tiles", "shared_out"),
+    # None; eight parts of each at most; four; two, of which the second is shared by as many, or by fewer clusters.
+    [(264, 2.0), (268, 2.125), (297, 2.25), (330, 2.5), (352, 2 + 2 / 3), (363, 2.75)],
+)
+def test_the_busiest_cluster_of_a_shared_last_wave_has_this_much_of_a_tile(tiles: int, shared_out: float) -> None:
+    assert float(waves_of(tiles, 132, True)) == pytest.approx(shared_out)
+    assert float(waves_of(tiles, 132, False)) == (2.0 if tiles == 264 else 3.0)
 
 
 def test_whole_waves_waste_nothing_and_a_tile_more_wastes_a_wave() -> None:

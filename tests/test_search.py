@@ -140,6 +140,17 @@ def test_the_model_puts_the_promotion_first_that_suits_the_rows(family, mnk, lay
     assert np.array_equal(predict_us(columns_of(held, flats), problem), plain)
 
 
+@pytest.mark.parametrize(("mnk", "faster"), [("8192_8192_8192", True), ("2688_1408_1024", False)])
+def test_the_model_shares_a_last_wave_out_where_that_takes_less(mnk, faster):
+    """Four tiles of 4,096 are worth it; a quarter of a short tile is not, since parts have to meet."""
+    problem, space = Problem.parse(mnk), SearchSpace()
+    streams = Sm90WsConfig(128, 128, 64, 6, "pingpong", 2, 1, 1, 1, "tma", 1, "m", 8, True, stream_k=True)
+    twins = [streams, dataclasses.replace(streams, stream_k=False)]
+    assert not space.explain(streams, problem)
+    shared, whole = predict_us(columns_of(space, np.array([space.flat(one) for one in twins])), problem)
+    assert (shared < whole) == faster
+
+
 def test_nearest_neighbours_try_what_was_fast_next_door_and_know_nothing_else(runner):
     problem, others = runner.problems[0], runner.problems[1:]
     strategy = nearest_strategy(runner, others)

@@ -10,6 +10,7 @@ waits for them, or the other way round; then the loads issued last land first.
 from __future__ import annotations
 
 import ctypes
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -53,6 +54,7 @@ ONE = {"persistent": False}
 SPLIT = {"epilogue": "direct", "persistent": False}
 WORKSPACE = {**SPLIT, "split_via": "workspace"}
 KEEPS_A = {"group": 1}
+STREAMS = {"stream_k": True}
 CASES: tuple[tuple[Sm90WsConfig, Acc, Layout, tuple[str, ...]], ...] = (
     (plain((64, 80, 64), 2, "coop", 1), "fp32", "nn", ("150_200_136",)),
     (plain((128, 32, 64), 3, "coop", 2, cluster_m=2), "fp32", "tn", ("300_72_200",)),
@@ -96,6 +98,14 @@ CASES: tuple[tuple[Sm90WsConfig, Acc, Layout, tuple[str, ...]], ...] = (
      "fp32", "tn", ("460_136_200", "130_304_256")),
     (plain((128, 32, 64), 3, "pingpong", 2, cluster_m=2, resident_a=4, l2_prefetch=2, **KEEPS_A),
      "fp32", "nn", ("900_104_200",)),
+    (plain((64, 32, 64), 3, "pingpong", 2, **STREAMS),
+     "fp32", "tn", ("200_72_1032", "300_104_1160", "64_160_1096", "440_24_1032")),
+    (plain((128, 32, 64), 2, "coop", 2, epilogue="direct", **STREAMS), "fp16", "nn", ("600_88_1056", "130_200_1064")),
+    (plain((64, 48, 64), 2, "pingpong", 2, cluster_m=2, **STREAMS), "fp32", "nn", ("330_40_1032",)),
+    (plain((64, 32, 64), 2, "coop", 1, cluster_n=2, store_hint="evict_first", **STREAMS),
+     "fp16", "tn", ("70_320_1032",)),
+    (swapped((16, 128, 64), 2, "coop", 2, **STREAMS), "fp32", "tn", ("70_264_1096",)),
+    (swapped((48, 64, 64), 3, "pingpong", 2, **STREAMS), "fp32", "nn", ("270_72_1032",)),
 )  # fmt: skip
 
 
@@ -135,7 +145,8 @@ def check(library: ctypes.CDLL, config: Sm90WsConfig, problem: Problem, loads_ea
     begin = -workspace.ctypes.data % 16
     sets = ParamSets(plan, *(np.array([at], np.uint64) for at in addresses), encode, workspace.ctypes.data + begin)
     # Slices that meet in a workspace run at the same time, all but one, or none: they must not rely on each other.
-    at_once = {1, config.split_k - 1, config.split_k} if plan.workspace_bytes else {1}
+    slices = plan.grid // plan.cluster if config.stream_k else config.split_k
+    at_once = {1, slices - 1, slices} if plan.workspace_bytes else {1}
     for clusters in sorted(at_once):
         c[GUARD : GUARD + size] = np.nan
         together = clusters * plan.cluster
@@ -181,9 +192,27 @@ def test_the_kernel_is_exact_and_stays_inside(case, tmp_path: Path) -> None:  # 
             check(library, config, problem, loads_early)
 
 
+@pytest.mark.parametrize(("cluster_m", "mnk"), [(1, "448_96_1032"), (2, "896_72_1032")])
+def test_clusters_beyond_the_parts_of_a_last_wave_have_nothing_to_do(
+    cluster_m: int, mnk: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One tile is left over, which eight take parts of."""
+    monkeypatch.setattr(sys.modules[__name__], "SM_COUNT", 20)
+    config, problem = plain((64, 32, 64), 3, "pingpong", 2, cluster_m=cluster_m, **STREAMS), Problem.parse(mnk)
+    tiles_m, tiles_n = geometry.cluster_tiles(config, problem.m, problem.n)
+    clusters = geometry.grid_ctas(config, problem.m, problem.n, SM_COUNT) // geometry.cluster_size(config)
+    left = tiles_m * tiles_n % clusters
+    assert left == 1 and geometry.stream_k_parts(left, clusters) == 8 < clusters
+    library = compiled(config, "fp32", "tn", tmp_path)
+    for loads_early in (False, True):
+        check(library, config, problem, loads_early)
+
+
 PLAIN_FAULTS = CASES[1][0]
 SWAPPED_FAULTS = swapped((136, 64, 64), 2, "pingpong", 2, cluster_m=2)
 WORKSPACE_FAULTS = plain((128, 32, 64), 2, "coop", 2, split_k=3, **WORKSPACE)
+STREAMING_FAULTS = plain((64, 32, 64), 4, "pingpong", 2, **STREAMS)
+MANY_PARTS_FAULTS = plain((64, 16, 64), 2, "pingpong", 2, **STREAMS)
 KEEPING_FAULTS = plain((64, 16, 64), 8, "pingpong", 2, resident_a=5, **KEEPS_A)
 #: Configuration, layout, header, what to break by what, and what the emulation must say of it.
 FAULTS = {
@@ -223,7 +252,7 @@ FAULTS = {
         WORKSPACE_FAULTS, "tn", "workspace.cuh", "return own | before >> kGivenUp;", "return own;", "wrong"),
     "sums added before they are there": (
         WORKSPACE_FAULTS, "tn", "workspace.cuh",
-        "if (arrivals(load_acquire(ticket)) == kSlices) return own;", "return own;", "wrong"),
+        "if (arrivals(load_acquire(ticket)) == slices) return own;", "return own;", "wrong"),
     "a ticket that is not made ready again": (
         WORKSPACE_FAULTS, "nn", "workspace.cuh", "store_relaxed(ticket, 0);", ";", "left over"),
     "new rows of A before the old have been read": (
@@ -241,8 +270,24 @@ FAULTS = {
     "first tiles of which others fetch a share": (
         replace(KEEPING_FAULTS, l2_prefetch=64), "tn", "sm90_ws.cuh",
         "(G::kKeepsA ? 0 : tile.n)", "tile.n", "not all is fetched"),
+    "parts of K that overlap": (
+        STREAMING_FAULTS, "tn", "ws_work.cuh", "k.end = last ? k_tiles : k_tiles * rounds * (part + 1)",
+        "k.end = last ? k_tiles : 1 + k_tiles * rounds * (part + 1)", "wrong"),
+    "a last part that nobody takes": (
+        STREAMING_FAULTS, "tn", "ws_work.cuh", "stride = last ? left : tiles;", "stride = tiles;", "wrong|left over"),
+    "quads of a share that are not added": (
+        MANY_PARTS_FAULTS, "nn", "stream_k.cuh",
+        "G::kQuads * (share + 1) / parts, row", "G::kQuads / parts * (share + 1), row", "wrong"),
+    "sums of parts added before they are there": (
+        MANY_PARTS_FAULTS, "tn", "workspace.cuh",
+        "if (arrivals(load_acquire(ticket)) == slices) return own;", "return own;", "wrong"),
+    "a ticket of parts that is not made ready again": (
+        STREAMING_FAULTS, "tn", "stream_k.cuh", "store_relaxed(ticket, 0);", ";", "left over"),
+    "another group's stages taken for those of a part": (
+        STREAMING_FAULTS, "tn", "sm90_ws.cuh", "cursor.skip(work.item(turn + 1).k.count())",
+        "cursor.skip(work.k.count())", "wrong|waits for ever|arrivals"),
     "tiles of other CTAs": (
-        KEEPING_FAULTS, "tn", "sm90_ws.cuh", "int(all * (first + 1) / stride)", "int(all * first / stride)", "wrong"),
+        KEEPING_FAULTS, "tn", "ws_work.cuh", "int(all * (first + 1) / stride)", "int(all * first / stride)", "wrong"),
 }  # fmt: skip
 
 
@@ -253,4 +298,4 @@ def test_the_emulation_sees_what_is_broken(fault: str, tmp_path: Path) -> None:
     library = compiled(config, "fp32", layout, tmp_path, kernels)
     with pytest.raises(AssertionError, match=words):
         for loads_early in (False, True):
-            check(library, config, Problem(300, 72, 264, "fp32", layout), loads_early)
+            check(library, config, Problem(300, 72, 1032 if config.stream_k else 264, "fp32", layout), loads_early)

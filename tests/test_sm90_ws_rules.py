@@ -24,6 +24,9 @@ RULE_NAMES = [rule.name for rule in RULES]
 SWAPPED = {"swap_ab": True, "tile_m": 168, "tile_n": 128, "consumers": 1}
 SPLIT = {"split_k": 2, "split_via": "workspace", "epilogue": "direct"}
 KEEPS_A = {"resident_a": 2, "persistent": True}
+STREAMS = {"stream_k": True, "persistent": True}
+#: 230 tiles, 98 of them in the last wave.
+WIDE_STREAMS = {**STREAMS, "tile_m": 256, "tile_n": 192, "stages": 3}
 
 #: Rule, change to a legal configuration, problem, and words of the reason: the numbers and the limit.
 REFUSALS = [
@@ -52,6 +55,13 @@ REFUSALS = [
     ("split_k", {"split_k": 2, "epilogue": "direct", "persistent": True}, LARGE, ["persistent True"]),
     ("split_via", {"split_via": "workspace"}, LARGE, ["without split-K"]),
     ("workspace_size", {**SPLIT, "split_k": 4}, LARGE, ["268435456 bytes", "33554432", "by cluster"]),
+    ("workspace_size", WIDE_STREAMS, Problem(2560, 4416, 4096), ["38535168 bytes", "33554432", "smaller tiles"]),
+    ("stream_k", {"stream_k": True}, LARGE, ["persistent CTAs", "keep no A", "_stream_k_m1"]),
+    ("stream_k", {**SPLIT, **STREAMS}, LARGE, ["split K nowhere else"]),
+    ("stream_k", {**STREAMS, **KEEPS_A}, SHORT, ["keep no A", "_stream_k_a2_m1p"]),
+    ("stream_k", {**STREAMS, "tile_k": 32}, Problem(8192, 8192, 256), ["64 or more", "x32_"]),
+    ("stream_k_registers", {**STREAMS, "ctas_per_sm": 3}, LARGE, ["96 registers", "has 72", "fewer than 3 CTAs"]),
+    ("stream_k_wave", STREAMS, LARGE, ["at most 75%", "16 K tiles", "100 of 132 clusters there", "64 K tiles"]),
     ("producer_registers", {"producer_registers": 24, "consumers": 1}, LARGE, ["24 registers", "2 consumers", "has 1"]),
     ("store_hint", {"store_hint": "evict_first", "epilogue": "direct"}, LARGE, ["by TMA", "direct"]),
     ("resident_k", {**KEEPS_A, "tile_k": 32}, Problem(8192, 8192, 64), ["64 or more", "K tiles of 32"]),
@@ -112,6 +122,10 @@ LIMITS = [
     ),
     # 16 MiB of C in fp32, twice.
     ("workspace_size", SPLIT, Problem(2048, 2048, 4096), Problem(2048, 2049, 4096)),
+    # 99 and 100 of 132 clusters in the last wave, none of them, and 16 K tiles or 15.
+    ("stream_k_wave", STREAMS, Problem(2688, 1408, 4096), Problem(3712, 1024, 4096)),
+    ("stream_k_wave", STREAMS, Problem(2688, 1408, 4096), Problem(2816, 1536, 4096)),
+    ("stream_k_wave", STREAMS, Problem(2688, 1408, 1024), Problem(2688, 1408, 960)),
     ("narrow_depth", {"tile_k": 32}, Problem(512, 512, 256), Problem(512, 512, 264)),
     ("resident_depth", KEEPS_A, Problem(8192, 8192, 128), Problem(8192, 8192, 136)),
     ("resident_depth", KEEPS_A, Problem(8192, 8192, 72), Problem(8192, 8192, 64)),

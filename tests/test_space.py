@@ -227,6 +227,7 @@ def test_legal_configurations_launch_differently_and_duplicates_have_a_legal_twi
                 "epilogue": ("direct",),
                 "store_hint": ("normal",),
                 "producer_registers": (0,),
+                "stream_k": (False,),
                 "resident_a": (0,),  # in one wave, where nothing comes again, the twin of one is another kernel
             }
         )

@@ -146,13 +146,13 @@ def _plan_sm90_ws(config: Sm90WsConfig, problem: Problem, sm_count: int) -> Laun
     m, n, k = problem.m, problem.n, problem.k
     tiles = sm90_ws.cluster_tiles(config, m, n)
     kind = problem.dtype, config.l2_promotion
-    ticket_bytes, partial_bytes = sm90_ws.workspace_bytes(config, m, n)
+    ticket_bytes, partial_bytes = sm90_ws.workspace_bytes(config, m, n, sm_count)
     return LaunchPlan(
         grid=sm90_ws.grid_ctas(config, m, n, sm_count),
         block=sm90_ws.threads(config),
         cluster=sm90_ws.cluster_size(config),
         smem_bytes=sm90_ws.smem_bytes(config),
-        struct=WORKSPACE_PARAMS if config.split_via == "workspace" else PARAMS,
+        struct=WORKSPACE_PARAMS if sm90_ws.uses_workspace(config) else PARAMS,
         ticket_bytes=ticket_bytes,
         partial_bytes=partial_bytes,
         scalars=_scalars(problem, tiles, config.raster, config.group)

@@ -22,6 +22,7 @@ from cudal2.space.config import KernelConfig, Sm90WsConfig
 from cudal2.space.estimate import ABSENT, predict_us
 from cudal2.space.refit import transposed
 from cudal2.space.rule import ceil_div
+from cudal2.space.waves import waves_of
 
 if TYPE_CHECKING:
     from sklearn.ensemble import HistGradientBoostingRegressor
@@ -102,6 +103,7 @@ def _choices(c: Columns, problem: Problem) -> list[NDArray[Any]]:
         c["producer_registers"],
         c["store_hint"] == "evict_first",
         c["resident_a"] > 0,
+        c["stream_k"],
         (c["split_via"] == "workspace") * np.log2(c["split_k"] * float(problem.m * problem.n)),
         c["schedule"] == "pingpong",
         c["epilogue"] == "tma",
@@ -114,7 +116,8 @@ def _tiling(c: Columns, problem: Problem, arch: Arch) -> list[NDArray[Any]]:
     tiles_m = ceil_div(problem.m, c["tile_m"] * c["cluster_m"]) * c["cluster_m"]
     tiles_n = ceil_div(problem.n, c["tile_n"] * c["cluster_n"]) * c["cluster_n"]
     ctas = tiles_m * tiles_n * c["split_k"]
-    waves, layers = ctas / (arch.sm_count * c["ctas_per_sm"]), ctas / arch.sm_count
+    wave = arch.sm_count * c["ctas_per_sm"]
+    waves, taken, layers = ctas / wave, waves_of(ctas, wave, c["stream_k"]), ctas / arch.sm_count
     share = ceil_div(ceil_div(problem.k, c["tile_k"]), c["split_k"])
     rows_of_a = np.where(c["resident_a"] > 0, c["resident_a"], c["stages"]) * c["tile_m"]
     ring_bytes = 2.0 * c["tile_k"] * (rows_of_a + c["stages"] * c["tile_n"])
@@ -126,8 +129,8 @@ def _tiling(c: Columns, problem: Problem, arch: Arch) -> list[NDArray[Any]]:
     return [
         np.log2(ctas),
         np.log2(waves),
-        np.ceil(waves),
-        waves / np.ceil(waves),
+        taken,
+        waves / taken,
         layers / np.ceil(layers),
         np.log2(share),
         np.minimum(1.0, c["stages"] / share),

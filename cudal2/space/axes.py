@@ -81,6 +81,12 @@ SM90_WS_AXES: tuple[Axis, ...] = (
     Axis("split_k", (1, 2, 3, 4, 5, 6, 7, 8, 16), True, "CTAs that split K"),
     Axis("split_via", ("cluster", "workspace"), True, "their sums meet in distributed shared memory, or in global"),
     Axis("stages", (2, 3, 4, 5, 6, 7, 8, 10, 12), True, "pipeline stages, the prefetch depth"),
+    Axis(
+        "stream_k",
+        (False, True),
+        True,
+        "whether idle CTAs take parts along K of the tiles of a last wave that is not full",
+    ),
     Axis("epilogue", ("tma", "direct"), True, "stmatrix and TMA store, or predicated stores from registers"),
     Axis("store_hint", ("normal", "evict_first"), True, "whether L2 gives up first what TMA stores"),
     Axis("resident_a", (0, 1, 2, 4), True, "K tiles of A that stay in shared memory from tile to tile, or none"),

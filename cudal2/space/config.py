@@ -132,11 +132,22 @@ class Sm90WsConfig(KernelConfig):
         store_hint: ``evict_first``: TMA stores ask L2 to give up what they wrote before anything else.
         resident_a: K tiles of A, at least all of K, that stay in shared memory while a CTA's tiles run along N; the
             stages hold B alone then. 0: both come with every stage.
+        stream_k: The tiles of the last wave, where it is not full, are split along K for CTAs that would be idle; their
+            sums meet in a workspace.
     """
 
     family: ClassVar[str] = "sm90_ws"
     added: ClassVar[frozenset[str]] = frozenset(
-        {"l2_prefetch", "l2_promotion", "swap_ab", "split_via", "producer_registers", "store_hint", "resident_a"}
+        {
+            "l2_prefetch",
+            "l2_promotion",
+            "swap_ab",
+            "split_via",
+            "producer_registers",
+            "store_hint",
+            "resident_a",
+            "stream_k",
+        }
     )
 
     schedule: Schedule
@@ -156,19 +167,20 @@ class Sm90WsConfig(KernelConfig):
     store_hint: StoreHint = "normal"
     resident_a: int = 0
     l2_promotion: int = PROMOTION_BYTES
+    stream_k: bool = False
 
     @property
     def build_name(self) -> str:
         """Compile-time part, for example ``128x256x64_s4_coop2_c2x1_k1_tma_o1``.
 
-        Behind it what is not the default of later axes: ``_swap``, ``_workspace``, ``_a2`` (A stays), ``_r24``,
-        ``_evict_first``.
+        Behind it what is not the default of later axes: ``_swap``, ``_workspace``, ``_stream_k``, ``_a2`` (A
+        stays), ``_r24``, ``_evict_first``.
         """
         return (
             f"{self.tile_m}x{self.tile_n}x{self.tile_k}_s{self.stages}_{self.schedule}{self.consumers}"
             f"_c{self.cluster_m}x{self.cluster_n}_k{self.split_k}_{self.epilogue}_o{self.ctas_per_sm}"
             f"{'_swap' if self.swap_ab else ''}{'_workspace' if self.split_via == 'workspace' else ''}"
-            f"{f'_a{self.resident_a}' if self.resident_a else ''}"
+            f"{'_stream_k' if self.stream_k else ''}{f'_a{self.resident_a}' if self.resident_a else ''}"
             f"{f'_r{self.producer_registers}' if self.producer_registers else ''}"
             f"{'_evict_first' if self.store_hint == 'evict_first' else ''}"
         )

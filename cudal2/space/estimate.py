@@ -17,6 +17,7 @@ from cudal2.floor import terms_us
 from cudal2.problem import Problem
 from cudal2.space.config import PROMOTION_BYTES, KernelConfig
 from cudal2.space.refit import off_sectors
+from cudal2.space.waves import waves_of
 
 Floats = NDArray[np.float64]
 Columns = Mapping[str, NDArray[Any]]
@@ -32,6 +33,9 @@ LOAD_LATENCY = 1_000.0
 PROLOGUE_US = 2.0
 #: Bytes per cycle that one SM stores from registers, by TMA and directly.
 STORE_TMA, STORE_DIRECT = 64.0, 40.0
+
+#: What it takes with stream-K that parts of tiles meet, cycles: 0.4 % of 8192_8192_8192.
+STREAM_K_CYCLES = 6_000.0
 
 #: Multiplications that an SM's tensor cores take per cycle from mma.sync (A100 whitepaper: 1,024 fused multiply-adds).
 MMA_PER_CYCLE = 1_024.0
@@ -60,6 +64,7 @@ ABSENT: dict[str, Any] = {
     "producer_registers": 0,
     "store_hint": "normal",
     "resident_a": 0,
+    "stream_k": False,
     "l2_promotion": PROMOTION_BYTES,
 }
 
@@ -73,7 +78,7 @@ def predict_us(columns: Columns, problem: Problem, arch: Arch = SM90) -> Floats:
     tiles_n = np.ceil(problem.n / (tile_n * cluster_n)) * cluster_n
     ctas = tiles_m * tiles_n * split
     resident = np.minimum(ctas, arch.sm_count * ctas_per_sm)
-    waves = np.ceil(ctas / (arch.sm_count * ctas_per_sm))
+    waves = waves_of(ctas, arch.sm_count * ctas_per_sm, columns["stream_k"])
     steps = np.ceil(np.ceil(problem.k / tile_k) / split)
     # CTAs that share a multiprocessor share its tensor cores and its port to L2.
     sharing = np.minimum(ctas_per_sm, np.maximum(1.0, resident / arch.sm_count))
@@ -85,9 +90,10 @@ def predict_us(columns: Columns, problem: Problem, arch: Arch = SM90) -> Floats:
     epilogue = _epilogue_cycles(columns, tile_m, tile_n, split)
     tile_us = (LOAD_LATENCY + steps * step + epilogue) / CLOCK_PER_US
     overlapped = _overlap(columns) * (LOAD_LATENCY + epilogue) / CLOCK_PER_US
-    chip_us = PROLOGUE_US + waves * tile_us - (waves - 1.0) * overlapped
+    parts_us = np.where(columns["stream_k"], STREAM_K_CYCLES, 0.0) / CLOCK_PER_US
+    chip_us = PROLOGUE_US + waves * tile_us - (waves - 1.0) * overlapped + parts_us
     memory_us = _memory_us(columns, problem, (tile_m, tile_n), (tiles_m, tiles_n), resident / split)
-    return np.maximum(chip_us, PROLOGUE_US + memory_us) * _variant(columns, problem)
+    return np.asarray(np.maximum(chip_us, PROLOGUE_US + memory_us) * _variant(columns, problem))
 
 
 def _variant(columns: Columns, problem: Problem) -> Floats:

@@ -15,6 +15,7 @@ from cudal2.problem import Problem
 from cudal2.space.config import KernelConfig, Sm80MmaConfig, Sm90WsConfig
 from cudal2.space.rule import ceil_div, share_k_tiles
 from cudal2.space.space import SearchSpace
+from cudal2.space.waves import waves_of
 
 #: Logarithm of more waste from which the tile gives way, and what a factor between its sides is worth of it.
 RETILE_FROM, RETILE_COST = 0.1, 0.2
@@ -31,7 +32,8 @@ def refit(config: KernelConfig, source: Problem, problem: Problem, space: Search
     """The configuration as suits ``problem``, if anything like it is legal there; on its own shape it stays as it is.
 
     A tile that wastes more than it did there gives way on one side, a split of K keeps the number of CTAs, a ring that
-    was as deep as could be is so again, a prefetch of all that a CTA had stays one, A that stays is all of A or none.
+    was as deep as could be is so again, a prefetch of all that a CTA had stays one, A that stays is all of A or none, a
+    last wave is shared out where it can be.
     Where rows are off the sectors of L2 and were not, it fetches less for each load.
     The run-time axes go, where they must, from their own value down to their first: smaller groups, plainer orders.
 
@@ -81,9 +83,9 @@ def transposed(problem: Problem, config: KernelConfig) -> tuple[Problem, KernelC
 
 def log_waste(config: KernelConfig, problem: Problem, arch: Arch) -> float:
     """Logarithm of what whole waves of whole tiles compute over what the product needs."""
-    waves = ceil_div(_ctas(config, problem), arch.sm_count)
+    waves = waves_of(_ctas(config, problem), arch.sm_count, getattr(config, "stream_k", False))
     share = ceil_div(ceil_div(problem.k, config.tile_k), getattr(config, "split_k", 1))
-    padded = waves * arch.sm_count * config.tile_m * config.tile_n * share * config.tile_k
+    padded = float(waves) * arch.sm_count * config.tile_m * config.tile_n * share * config.tile_k
     return math.log(padded / (problem.m * problem.n * problem.k))
 
 
@@ -123,7 +125,8 @@ def _kernels(config: KernelConfig, source: Problem, problem: Problem, space: Sea
     deeper = (replace(config, stages=depth) for depth in axes["stages"] if depth > config.stages)
     full = not space.explain(config, source) and all(space.explain(ring, source) for ring in deeper)
     depths = [depth for depth in axes["stages"] if full or depth <= config.stages]
-    tiles = dict.fromkeys((retiled(config, source, problem, space), config))
+    forms = [config, with_axes(config, stream_k=False)] if getattr(config, "stream_k", False) else [config]
+    tiles = dict.fromkeys(tile for form in forms for tile in (retiled(form, source, problem, space), form))
     for tile in (kept for either in tiles for kept in _keeping(either, problem, space)):
         for split in resplit(tile, source, problem, space):
             for depth in sorted(depths, reverse=True):

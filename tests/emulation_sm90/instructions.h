@@ -39,16 +39,22 @@ inline float2 __half22float2(__half2 pair) { return {emulation::to_float<false>(
 inline int min(int a, int b) { return std::max(std::min(a, b), 1); }
 inline void __syncthreads() { emulation::named_sync(0, int(emulation::here().fibers.size()), true); }
 
-// Every lane of the warp gives a word and gets that of the lane `mask` away.
-inline uint32_t __shfl_xor_sync(uint32_t, uint32_t word, int mask) {
-  auto& posted = emulation::here().posted;
-  const int me = emulation::machine.thread;
-  posted[me][0] = word;
-  emulation::sync_warp();
-  const uint32_t got = posted[me ^ mask][0];
-  emulation::sync_warp();
+namespace emulation {
+
+// Every lane of the warp gives a word and gets another thread's.
+inline uint32_t exchange(uint32_t word, int from) {
+  auto& posted = here().posted;
+  posted[machine.thread][0] = word;
+  sync_warp();
+  const uint32_t got = posted[from][0];
+  sync_warp();
   return got;
 }
+
+}  // namespace emulation
+
+inline uint32_t __shfl_xor_sync(uint32_t, uint32_t word, int mask) { return emulation::exchange(word, emulation::machine.thread ^ mask); }
+inline uint32_t __shfl_sync(uint32_t, uint32_t word, int lane) { return emulation::exchange(word, emulation::machine.thread / 32 * 32 + lane); }
 
 namespace cute {
 

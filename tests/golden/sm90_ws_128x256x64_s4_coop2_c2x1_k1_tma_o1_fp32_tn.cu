@@ -12,6 +12,7 @@ struct Config {
   static constexpr int kClusterN = 1;
   static constexpr int kSplitK = 1;
   static constexpr int kWorkspaceSplitK = 1;
+  static constexpr bool kStreamK = false;
   static constexpr int kResidentA = 0;
   static constexpr bool kTmaStore = true;
   static constexpr bool kStoreEvictFirst = false;

@@ -16,8 +16,8 @@ from cudal2.problem import Problem
 LINKS = 400
 SIZE = 256
 PROBLEM = Problem(SIZE, SIZE, SIZE)
-#: Several tiles, and K for every slice.
-LONG = Problem(520, 264, 2048)
+#: Several tiles, and K for every slice; more tiles than a wave, for stream-K.
+LONG, WIDE = Problem(520, 264, 2048), Problem(2056, 1544, 1096)
 
 
 def ends(config: Any, kernel: BuiltKernel) -> list[torch.Tensor]:
@@ -45,17 +45,17 @@ def ends(config: Any, kernel: BuiltKernel) -> list[torch.Tensor]:
     return found
 
 
-def replayed(config: Any, kernel: BuiltKernel) -> list[torch.Tensor]:
+def replayed(config: Any, kernel: BuiltKernel, problem: Problem) -> list[torch.Tensor]:
     """Products of the same operands: a plain one, then those of a graph's replays and of launches beside them.
 
     The graph has several launches in a row, which share a workspace, on a stream of its own; the others have another.
     """
     ensure_context(0)
-    a, b = _operands()
+    a, b = _operands(problem)
     loaded = LoadedKernel(kernel, config)
     streams = [torch.cuda.Stream(), torch.cuda.Stream()]
-    launches = [loaded.on(config, LONG, 132, True) for _ in streams]
-    products = [torch.empty(6, LONG.m, LONG.n, device="cuda", dtype=torch.float16) for _ in streams]
+    launches = [loaded.on(config, problem, 132, True) for _ in streams]
+    products = [torch.empty(6, problem.m, problem.n, device="cuda", dtype=torch.float16) for _ in streams]
     sets = []
     for launch, product in zip(launches, products, strict=True):
         c = np.array([one.data_ptr() for one in product], np.uint64)
@@ -87,13 +87,13 @@ def replayed(config: Any, kernel: BuiltKernel) -> list[torch.Tensor]:
     return found
 
 
-def is_product(found: torch.Tensor) -> bool:
+def is_product(found: torch.Tensor, problem: Problem) -> bool:
     """Whether this is what :func:`replayed` multiplies, to the rounding of fp16."""
-    a, b = _operands()
+    a, b = _operands(problem)
     return bool(torch.allclose(found.double(), a.double() @ b.double().t(), rtol=2e-3, atol=1e-2))
 
 
-def _operands() -> tuple[torch.Tensor, torch.Tensor]:
+def _operands(problem: Problem) -> tuple[torch.Tensor, torch.Tensor]:
     generator = torch.Generator("cuda").manual_seed(1)
     draw = {"device": "cuda", "generator": generator, "dtype": torch.float16}
-    return torch.randn(LONG.m, LONG.k, **draw), torch.randn(LONG.n, LONG.k, **draw)
+    return torch.randn(problem.m, problem.k, **draw), torch.randn(problem.n, problem.k, **draw)

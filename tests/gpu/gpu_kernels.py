@@ -110,6 +110,18 @@ CORNERS = (
     K(128, 192, 64, 6, "pingpong", 2, 1, 1, 1, "tma", 1, "m", 1, True, resident_a=2, l2_prefetch=2),
     K(128, 128, 64, 2, "coop", 2, 1, 1, 1, "tma", 1, "m", 1, True, resident_a=4, l2_prefetch=64),
     K(128, 64, 64, 5, "pingpong", 2, 1, 1, 1, "tma", 2, "m", 1, True, resident_a=2, l2_prefetch=2),
+    # A last wave shared out along K: taking turns, sharing a tile, in clusters, swapped, two to a multiprocessor.
+    *(
+        replace(config, stream_k=True)
+        for config in (
+            K(128, 128, 64, 6, "pingpong", 2, 1, 1, 1, "tma", 1, "m", 8, True, store_hint="evict_first"),
+            K(128, 192, 64, 4, "pingpong", 2, 1, 2, 1, "tma", 1, "n", 2, True),
+            K(160, 128, 64, 5, "pingpong", 2, 1, 1, 1, "tma", 1, "m", 4, True, swap_ab=True),
+            K(128, 256, 64, 4, "coop", 2, 2, 1, 1, "tma", 1, "n", 4, True),
+            K(192, 96, 64, 4, "coop", 3, 1, 1, 1, "direct", 1, "m", 2, True),
+            K(64, 64, 64, 6, "coop", 1, 1, 1, 1, "direct", 2, "m", 8, True, l2_prefetch=2),
+        )
+    ),
     # Tensor maps that let L2 fetch half as much.
     K(128, 128, 64, 4, "coop", 2, 2, 1, 1, "tma", 1, "m", 4, False, l2_promotion=128),
     K(96, 64, 64, 6, "coop", 1, 1, 1, 1, "tma", 1, "n", 2, True, swap_ab=True, l2_promotion=128),
@@ -179,6 +191,7 @@ ODD_SHAPES = (
 SHAPES = (
     "123_456_200", "65_24_72", "1_64_64", "4096_64_64", "300_520_1000", "64_64_4096", "1024_1024_512", "2000_1000_512",
     "3000_2056_200", "5000_1544_104", "5000_2056_64",
+    "2056_1544_1096", "4104_1032_1048",
 )  # fmt: skip
 KINDS = tuple((acc, layout) for acc in ("fp32", "fp16") for layout in ("tn", "nn"))
 BF16_KINDS = tuple(("fp32", layout, "bf16") for layout in ("tn", "nn"))

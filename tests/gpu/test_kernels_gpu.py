@@ -48,7 +48,7 @@ def test_a_chain_of_dependent_launches_is_the_same_with_overlap_and_without(
     assert torch.equal(plain, overlapping)
 
 
-SPLITS = [config for config in kernels.CORNERS if config.split_via == "workspace"]
+SPLITS = [config for config in kernels.CORNERS if config.split_via == "workspace" or config.stream_k]
 
 
 @pytest.mark.parametrize("config", SPLITS, ids=lambda config: config.name)
@@ -58,10 +58,11 @@ def test_a_workspace_serves_replays_of_a_graph_beside_launches_on_another_stream
     pytest.importorskip("torch")
     import chains
 
-    if not kernels.runnable(config, chains.LONG):
+    problem = chains.WIDE if config.stream_k else chains.LONG
+    if not kernels.runnable(config, problem):
         pytest.skip("it does not take the shape")
-    first, *others = chains.replayed(config, kernel(corners[build_key(config, "fp32", "tn")]))
-    assert chains.is_product(first)
+    first, *others = chains.replayed(config, kernel(corners[build_key(config, "fp32", "tn")]), problem)
+    assert chains.is_product(first, problem)
     assert all(bool((other == first).all()) for other in others)
 
 

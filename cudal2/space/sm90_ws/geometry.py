@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from cudal2.problem import Acc, Dtype, Layout
 from cudal2.space.config import Sm90WsConfig
 from cudal2.space.rule import ceil_div
@@ -23,6 +25,8 @@ PREFETCH_BYTES = 24 * 2**20
 SETMAXNREG = {2: (40, 232), 3: (56, 152)}
 #: Other registers of a producer thread, by number of consumer warp groups, and what they leave a consumer thread.
 OTHER_SETMAXNREG = {(2, 24): 240}
+#: Parts of a tile of the last wave, at most (``ws_work.cuh``).
+STREAM_K_PARTS = 8
 #: Bytes to which the tickets of a workspace are rounded up, so that partial sums behind them lie on whole lines.
 TICKET_ALIGNMENT = 256
 
@@ -67,6 +71,11 @@ def cluster_split(config: Sm90WsConfig) -> int:
 def workspace_split(config: Sm90WsConfig) -> int:
     """Slices of K that meet in a workspace."""
     return config.split_k if config.split_via == "workspace" else 1
+
+
+def uses_workspace(config: Sm90WsConfig) -> bool:
+    """Whether sums meet in global memory."""
+    return config.split_via == "workspace" or config.stream_k
 
 
 def stage_bytes(config: Sm90WsConfig) -> int:
@@ -134,14 +143,33 @@ def cluster_tiles(config: Sm90WsConfig, m: int, n: int) -> tuple[int, int]:
     return ceil_div(m, config.tile_m * config.cluster_m), ceil_div(n, config.tile_n * config.cluster_n)
 
 
-def workspace_bytes(config: Sm90WsConfig, m: int, n: int) -> tuple[int, int]:
-    """Global memory of the tickets, 4 bytes per tile, and of the partial sums of every slice; zeros if unused."""
-    if config.split_via != "workspace":
-        return 0, 0
+def workspace_bytes(config: Sm90WsConfig, m: int, n: int, sm_count: int) -> tuple[int, int]:
+    """Global memory of the tickets, 4 bytes each, and of partial sums; zeros if unused.
+
+    Slices of K have a ticket for each tile and leave sums of each. With stream-K only the last wave's tiles have parts,
+    and a ticket for each warp group that adds up a share of them.
+    """
     tiles_m, tiles_n = cluster_tiles(config, m, n)
-    tiles = tiles_m * tiles_n * config.cluster_m * config.cluster_n
-    tickets = ceil_div(4 * tiles, TICKET_ALIGNMENT) * TICKET_ALIGNMENT
-    return tickets, 4 * tiles * config.split_k * config.tile_m * config.tile_n
+    tiles, groups, parts = tiles_m * tiles_n * config.cluster_m * config.cluster_n, 1, workspace_split(config)
+    if config.stream_k:
+        ctas = grid_ctas(config, m, n, sm_count)
+        tiles %= ctas
+        groups = 1 if config.schedule == "pingpong" else config.consumers
+        parts = int(stream_k_parts(tiles, ctas))
+    elif config.split_via != "workspace":
+        return 0, 0
+    ticket_bytes = ceil_div(4 * tiles * groups, TICKET_ALIGNMENT) * TICKET_ALIGNMENT
+    return ticket_bytes, 4 * tiles * parts * config.tile_m * config.tile_n
+
+
+def stream_k_parts(tiles: Any, clusters: Any) -> Any:
+    """Parts along K of each tile of the last wave, elementwise: as many as there are clusters for each, at least two.
+
+    Args:
+        tiles: Of the last wave, fewer than ``clusters``.
+        clusters: In the grid.
+    """
+    return np.clip(clusters // np.maximum(1, tiles), 2, STREAM_K_PARTS)
 
 
 def prefetch_tiles(config: Sm90WsConfig, m: int, n: int, k: int) -> int:
@@ -179,7 +207,8 @@ def constants(config: Sm90WsConfig, acc: Acc, layout: Layout, dtype: Dtype) -> d
         "split_k": cluster_split(config),
         "workspace_split_k": workspace_split(config),
         "resident_a": config.resident_a,
-        "params": "GemmParams" if config.split_via == "cluster" else "WorkspaceParams",
+        "stream_k": config.stream_k,
+        "params": "WorkspaceParams" if uses_workspace(config) else "GemmParams",
         "epilogue_tma": config.epilogue == "tma",
         "store_evict_first": config.store_hint == "evict_first",
         "ctas_per_sm": config.ctas_per_sm,

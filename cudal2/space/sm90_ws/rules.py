@@ -27,6 +27,8 @@ from cudal2.space.shared_rules import (
     tma_alignment,
 )
 from cudal2.space.sm90_ws import geometry as geo
+from cudal2.space.sm90_ws.splitting import SPLITTING, SPLITTING_BY_SIZE
+from cudal2.space.sm90_ws.tiling import TILING, cluster_ctas, cluster_split, clusters, ctas, tiles_m, tiles_n, wave
 
 #: Registers a consumer thread needs beside its accumulators: addresses, descriptors, barrier phases. Measured over
 #: 1,200 compiles (NVRTC 13.0): with 32 to spare up to 17 words spill (split-K 2), with 31 393, with less none compiles.
@@ -36,14 +38,14 @@ DIRECT_WORKING_REGISTERS = 48
 #: Registers at entry with three consumers, and all that ptxas grants the operands of one wgmma, whatever setmaxnreg
 #: adds later: 192x224 (112 accumulators) does not compile (C7602, "register target of 138 or higher").
 THREE_CONSUMERS_CAP = 128
+#: Registers of a consumer thread that stream-K adds parts in: with 56 and 72 up to 88 bytes spill, with 96 none.
+STREAM_K_REGISTERS = 96
 #: The lesser of the two prefetch depths; a deeper one that finds no more to fetch is the same.
 SHALLOW_PREFETCH = 2
 
 #: Depth of a K tile that fills a swizzle row of 128 bytes. Longer K than NARROW_K gains nothing from shallower ones.
 WHOLE_ROW = 64
 NARROW_K = 256
-#: Partial sums of a launch in global memory: more than L2 holds would come back from device memory.
-WORKSPACE_BYTES = 32 * 2**20
 
 _BODY_AXES = (
     "tile_m", "tile_n", "tile_k", "stages", "consumers", "split_k", "split_via", "epilogue", "swap_ab", "resident_a",
@@ -51,7 +53,6 @@ _BODY_AXES = (
 _smem = lifted(geo.smem_bytes, *_BODY_AXES)
 _threads = lifted(geo.threads, "consumers", "ctas_per_sm")
 _setmaxnreg = lifted(lambda config: geo.setmaxnreg(config)[1], "consumers", "ctas_per_sm", "producer_registers")
-_cluster_split = lifted(geo.cluster_split, "split_k", "split_via")
 
 
 def register_cap(choice: Choice, arch: Arch) -> Any:
@@ -83,37 +84,11 @@ def _working_registers(choice: Choice) -> Any:
     return np.where(crowded, DIRECT_WORKING_REGISTERS, WORKING_REGISTERS)
 
 
-def _tiles_m(choice: Choice, problem: Problem) -> Any:
-    return ceil_div(problem.m, choice.tile_m * choice.cluster_m)
-
-
-def _tiles_n(choice: Choice, problem: Problem) -> Any:
-    return ceil_div(problem.n, choice.tile_n * choice.cluster_n)
-
-
-def _clusters(choice: Choice, problem: Problem) -> Any:
-    return _tiles_m(choice, problem) * _tiles_n(choice, problem)
-
-
-def _cluster_ctas(choice: Choice) -> Any:
-    return choice.cluster_m * choice.cluster_n * _cluster_split(choice)
-
-
-def _ctas(choice: Choice, problem: Problem) -> Any:
-    """All of a launch that is not persistent, slices of K included."""
-    return _clusters(choice, problem) * choice.cluster_m * choice.cluster_n * choice.split_k
-
-
-def _wave(choice: Choice, arch: Arch) -> Any:
-    """Clusters of one wave, at least one."""
-    return np.maximum(1, arch.sm_count * choice.ctas_per_sm // _cluster_ctas(choice))
-
-
 def _k_steps(choice: Choice, problem: Problem, arch: Arch) -> Any:
     """Pipeline stages one CTA fills in its life: its share of K, times its tiles."""
     steps = share_k_tiles(choice, problem)
     # More rounds than there are stages change nothing, and their product with the steps could overflow.
-    rounds = np.minimum(64, ceil_div(_clusters(choice, problem), _wave(choice, arch)))
+    rounds = np.minimum(64, ceil_div(clusters(choice, problem), wave(choice, arch)))
     return np.where(choice.persistent, steps * rounds, steps)
 
 
@@ -145,30 +120,14 @@ def _fits_registers_reason(c: Sm90WsConfig, problem: Problem, arch: Arch) -> str
 
 
 def _forms_cluster(c: Choice, problem: Problem, arch: Arch) -> Any:
-    return (c.cluster_m * c.cluster_n <= MULTICAST_CTAS) & (_cluster_ctas(c) <= arch.cluster_size_max)
+    return (c.cluster_m * c.cluster_n <= MULTICAST_CTAS) & (cluster_ctas(c) <= arch.cluster_size_max)
 
 
 def _forms_cluster_reason(c: Sm90WsConfig, problem: Problem, arch: Arch) -> str:
     return (
-        f"a cluster of {c.cluster_m} x {c.cluster_n} CTAs with split-K {int(_cluster_split(c))}: "
+        f"a cluster of {c.cluster_m} x {c.cluster_n} CTAs with split-K {int(cluster_split(c))}: "
         f"multicast takes at most {MULTICAST_CTAS} CTAs, a cluster {arch.cluster_size_max}"
     )
-
-
-def _splits_k(c: Choice, problem: Problem, arch: Arch) -> Any:
-    able = np.equal(c.schedule, "coop") & np.equal(c.epilogue, "direct") & np.equal(c.persistent, False)
-    return np.equal(c.split_k, 1) | able
-
-
-def _splits_k_reason(c: Sm90WsConfig, problem: Problem, arch: Arch) -> str:
-    return (
-        f"split-K {c.split_k} needs the coop schedule, the direct epilogue and no persistence; "
-        f"this is {c.schedule}, {c.epilogue}, persistent {c.persistent}"
-    )
-
-
-def _meets_in_workspace(c: Choice, problem: Problem, arch: Arch) -> Any:
-    return np.equal(c.split_via, "cluster") | (c.split_k > 1)
 
 
 def _narrow_whole(c: Choice, problem: Problem, arch: Arch) -> Any:
@@ -182,20 +141,6 @@ def _narrow_whole_reason(c: Sm90WsConfig, problem: Problem, arch: Arch) -> str:
         f"tile_k {c.tile_k} needs tiles of {geo.ALIGN_SLACK_BYTES} bytes or a multiple and no split-K; this has "
         f"{geo.ELEMENT_BYTES * c.tile_m * c.tile_k} and {geo.ELEMENT_BYTES * c.tile_n * c.tile_k}, split-K {c.split_k}"
     )
-
-
-def _partial_bytes(c: Choice, problem: Problem) -> Any:
-    tile_bytes = 4 * c.tile_m * c.tile_n
-    return _ctas(c, problem) * tile_bytes
-
-
-def _workspace_fits(c: Choice, problem: Problem, arch: Arch) -> Any:
-    return np.equal(c.split_via, "cluster") | (_partial_bytes(c, problem) <= WORKSPACE_BYTES)
-
-
-def _workspace_fits_reason(c: Sm90WsConfig, problem: Problem, arch: Arch) -> str:
-    held = int(_partial_bytes(c, problem))
-    return f"{held} bytes of partial sums exceed the {WORKSPACE_BYTES} that L2 keeps: fewer slices, or by cluster"
 
 
 def _registers_move(c: Choice, problem: Problem, arch: Arch) -> Any:
@@ -223,26 +168,27 @@ def _stores_boxes(c: Choice, problem: Problem, arch: Arch) -> Any:
 
 
 def _addressable(c: Choice, problem: Problem, arch: Arch) -> Any:
-    rows = _tiles_m(c, problem) * c.tile_m * c.cluster_m <= INT32_MAX
-    columns = _tiles_n(c, problem) * c.tile_n * c.cluster_n <= INT32_MAX
+    rows = tiles_m(c, problem) * c.tile_m * c.cluster_m <= INT32_MAX
+    columns = tiles_n(c, problem) * c.tile_n * c.cluster_n <= INT32_MAX
     depth = ceil_div(problem.k, c.tile_k) * c.tile_k <= INT32_MAX
-    return rows & columns & depth & (_ctas(c, problem) <= INT32_MAX)
+    return rows & columns & depth & (ctas(c, problem) <= INT32_MAX)
 
 
 def _addressable_reason(c: Sm90WsConfig, problem: Problem, arch: Arch) -> str:
-    ctas = int(_ctas(c, problem))
+    launched = int(ctas(c, problem))
     return (
-        f"{problem.mnk} padded to whole tiles, or its {ctas} CTAs, exceed the {INT32_MAX} of a 32-bit tile coordinate"
+        f"{problem.mnk} padded to whole tiles, or its {launched} CTAs, "
+        f"exceed the {INT32_MAX} of a 32-bit tile coordinate"
     )
 
 
 def _persistence_matters(c: Choice, problem: Problem, arch: Arch) -> Any:
-    return np.equal(c.persistent, False) | (_clusters(c, problem) > _wave(c, arch))
+    return np.equal(c.persistent, False) | (clusters(c, problem) > wave(c, arch))
 
 
 def _persistence_matters_reason(c: Sm90WsConfig, problem: Problem, arch: Arch) -> str:
-    clusters, wave = int(_clusters(c, problem)), int(_wave(c, arch))
-    return f"{clusters} clusters fit one wave of {wave}: persistent launches the same grid as not persistent"
+    found, full = int(clusters(c, problem)), int(wave(c, arch))
+    return f"{found} clusters fit one wave of {full}: persistent launches the same grid as not persistent"
 
 
 def _stages_fill(c: Choice, problem: Problem, arch: Arch) -> Any:
@@ -259,8 +205,6 @@ def _prefetch_matters(c: Choice, problem: Problem, arch: Arch) -> Any:
     return (c.l2_prefetch <= SHALLOW_PREFETCH) | (_prefetch_steps(c, problem) > SHALLOW_PREFETCH)
 
 
-_TILING = ("tile_m", "tile_n", "cluster_m", "cluster_n")
-
 RULES: tuple[Rule, ...] = (
     tma_alignment(),
     Rule(
@@ -274,6 +218,15 @@ RULES: tuple[Rule, ...] = (
         ("tile_m", "tile_n", "schedule", "consumers", "epilogue", "ctas_per_sm", "producer_registers", "swap_ab"),
         _fits_registers,
         _fits_registers_reason,
+    ),
+    Rule(
+        "stream_k_registers",
+        ("consumers", "ctas_per_sm", "producer_registers", "stream_k"),
+        lambda c, p, a: np.equal(c.stream_k, False) | (register_cap(c, a) >= STREAM_K_REGISTERS),
+        lambda c, p, a: (
+            f"stream-K adds parts in {STREAM_K_REGISTERS} registers of a thread, which has {int(register_cap(c, a))}: "
+            f"fewer than {c.ctas_per_sm} CTAs per SM"
+        ),
     ),
     # Before those of shared memory, which depends on it: it forbids most of what they would have to look at.
     Rule(
@@ -296,18 +249,7 @@ RULES: tuple[Rule, ...] = (
             "ping-pong without persistence gives a CTA 1 tile and so leaves 1 of its 2 consumer warp groups idle"
         ),
     ),
-    Rule(
-        "split_k",
-        ("schedule", "split_k", "epilogue", "persistent"),
-        _splits_k,
-        _splits_k_reason,
-    ),
-    Rule(
-        "split_via",
-        ("split_k", "split_via"),
-        _meets_in_workspace,
-        lambda c, p, a: "without split-K there are no sums to meet in a workspace",
-    ),
+    *SPLITTING,
     Rule(
         "producer_registers",
         ("consumers", "ctas_per_sm", "producer_registers"),
@@ -357,11 +299,11 @@ RULES: tuple[Rule, ...] = (
         by_size=True,
     ),
     split_k_depth(),
-    Rule("workspace_size", (*_TILING, "split_k", "split_via"), _workspace_fits, _workspace_fits_reason, by_size=True),
-    Rule("size", (*_TILING, "tile_k", "split_k"), _addressable, _addressable_reason, by_size=True),
+    *SPLITTING_BY_SIZE,
+    Rule("size", (*TILING, "tile_k", "split_k"), _addressable, _addressable_reason, by_size=True),
     Rule(
         "stages_depth",
-        (*_TILING, "tile_k", "split_k", "split_via", "stages", "ctas_per_sm", "persistent"),
+        (*TILING, "tile_k", "split_k", "split_via", "stages", "ctas_per_sm", "persistent"),
         _stages_fill,
         lambda c, p, a: (
             f"{c.stages} stages exceed the {int(np.maximum(2, _k_steps(c, p, a)))} a CTA can fill with k = {p.k}"
@@ -378,10 +320,10 @@ RULES: tuple[Rule, ...] = (
         ),
         by_size=True,
     ),
-    *raster_rules(lambda c, p: (_tiles_m(c, p), _tiles_n(c, p)), _TILING, "cluster tiles"),
+    *raster_rules(lambda c, p: (tiles_m(c, p), tiles_n(c, p)), TILING, "cluster tiles"),
     Rule(
         "persistent_single_wave",
-        (*_TILING, "split_k", "split_via", "ctas_per_sm", "persistent"),
+        (*TILING, "split_k", "split_via", "ctas_per_sm", "persistent"),
         _persistence_matters,
         _persistence_matters_reason,
         by_size=True,

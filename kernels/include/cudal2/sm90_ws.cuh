@@ -3,7 +3,8 @@
 // Cooperative: the consumers share a tile by rows, or by columns if the operands are swapped. Ping-pong: each has its own
 // tile and they take turns at the tensor cores, so that one's epilogue hides behind the other's main loop. Clusters share
 // A and B by multicast, or split K and reduce through distributed shared memory; without a cluster, K is split by way of a
-// workspace. Where K is short, A may stay in shared memory from tile to tile. See kernels/README.md for the axes.
+// workspace, for all tiles or for those of the last wave. Where K is short, A may stay in shared memory from tile to
+// tile. See kernels/README.md for the axes.
 #pragma once
 
 #include <cutlass/arch/reg_reconfig.h>
@@ -12,57 +13,15 @@
 #include "cudal2/epilogue_swapped.cuh"
 #include "cudal2/params.cuh"
 #include "cudal2/raster.cuh"
+#include "cudal2/stream_k.cuh"
 #include "cudal2/sync.cuh"
 #include "cudal2/wgmma.cuh"
 #include "cudal2/workspace.cuh"
 #include "cudal2/ws_geometry.cuh"
 #include "cudal2/ws_store.cuh"
+#include "cudal2/ws_work.cuh"
 
 namespace cudal2 {
-
-struct KRange {
-  int begin;
-  int end;
-};
-
-// What a CTA works on: its place in the cluster, its tiles, its share of K.
-template <class G>
-struct Work {
-  const GemmParams& params;
-  int rank;      // in the cluster
-  int cta_m;     // tile of the cluster, along M
-  int cta_n;     // and along N
-  int slice;     // of K
-  int first;     // first cluster tile
-  int stride;    // to the next one: clusters in the grid
-  int tiles;     // where they end
-  KRange k;
-
-  __device__ __forceinline__ explicit Work(const GemmParams& p) : params(p) {
-    rank = G::kClusterSize > 1 ? int(cute::block_rank_in_cluster()) : 0;
-    cta_m = rank % G::kClusterM;
-    cta_n = rank / G::kClusterM % G::kClusterN;
-    constexpr int kTileCtas = G::kClusterSize * G::kWorkspaceSplitK;
-    slice = G::kWorkspace ? blockIdx.x / G::kClusterSize % G::kSlices : rank / G::kShareSize;
-    first = blockIdx.x / kTileCtas;  // slices of a tile are neighbours in the grid: they run at once
-    stride = gridDim.x / kTileCtas;
-    tiles = p.tiles_m * p.tiles_n;
-    if constexpr (G::kKeepsA) {  // neighbours instead, which run along N and have A in common
-      const int64_t all = tiles;
-      tiles = int(all * (first + 1) / stride);
-      first = int(all * first / stride);
-      stride = 1;
-    }
-    const int k_tiles = (p.k + G::kTileK - 1) / G::kTileK;
-    k = G::kSlices == 1 ? KRange{0, k_tiles} : KRange{k_tiles * slice / G::kSlices, k_tiles * (slice + 1) / G::kSlices};
-  }
-  // The CTA at (m, n) of the same K slice; slices share nothing until they reduce.
-  __device__ __forceinline__ int peer(int m, int n) const {
-    return (G::kWorkspace ? 0 : slice * G::kShareSize) + n * G::kClusterM + m;
-  }
-  __device__ __forceinline__ int row(TileCoord tile) const { return (tile.m * G::kClusterM + cta_m) * G::kTileM; }
-  __device__ __forceinline__ int col(TileCoord tile) const { return (tile.n * G::kClusterN + cta_n) * G::kTileN; }
-};
 
 template <class G>
 struct Smem {
@@ -185,25 +144,28 @@ __device__ __forceinline__ void drain(const Smem<G>& smem, StageCursor<G::kStage
 template <class G>
 __device__ __forceinline__ void produce(const Work<G>& work, const Smem<G>& smem) {
   StageCursor<G::kStages> cursor;
-  TileCoord tile = tile_at(work.params, work.first);  // its divisions hide behind the wait
-  if (work.params.prefetch > 0 && work.first < work.tiles) prefetch_first_tile<G>(work, tile);
+  Item item = work.item(0);
+  TileCoord tile = tile_at(work.params, item.tile);  // its divisions hide behind the wait
+  if (work.params.prefetch > 0 && work.is_item(item)) prefetch_first_tile<G>(work, tile);
   wait_for_previous_grid();
   allow_next_grid();  // its CTAs may take free slots now; they touch no operand before this grid has ended
   int kept_row = -1;  // where the A that stays begins
-  for (int t = work.first; t < work.tiles; t += work.stride) {
+  int turn = 0;
+  while (work.is_item(item)) {
     const int row = work.row(tile);
     const int col = work.col(tile);
     const bool fetch_a = !G::kKeepsA || row != kept_row;
     if (G::kKeepsA && fetch_a) drain<G>(smem, cursor);
     kept_row = row;
 #pragma unroll 1  // unrolled copies only cost instruction cache
-    for (int kt = work.k.begin; kt < work.k.end; ++kt) {
+    for (int kt = item.k.begin; kt < item.k.end; ++kt) {
       EmptyBarrier::wait(smem.empty(cursor.stage), cursor.phase ^ 1);
       FullBarrier::arrive_and_expect_tx(smem.full(cursor.stage), G::kStageBytes + (G::kKeepsA && fetch_a ? G::kBytesA : 0));
       load_stage<G>(work, smem, cursor.stage, row, col, kt, fetch_a);
       cursor.step();
     }
-    tile = tile_at(work.params, t + work.stride);
+    item = work.item(++turn);
+    tile = tile_at(work.params, item.tile);
   }
 }
 
@@ -250,15 +212,15 @@ __device__ __forceinline__ void multiply_stage(const Smem<G>& smem, int stage, i
 // has arrived: its bytes count for a stage of this tile, or of an earlier one that this group waited for, or the other
 // group did before it passed the turn on.
 template <class G, class Acc>
-__device__ __forceinline__ void multiply_tile(const Work<G>& work, const Smem<G>& smem, int group, StageCursor<G::kStages>& cursor,
-                                              Acc (&acc)[G::kBlocks]) {
+__device__ __forceinline__ void multiply_tile(const Work<G>& work, const Smem<G>& smem, KRange k, int group,
+                                              StageCursor<G::kStages>& cursor, Acc (&acc)[G::kBlocks]) {
   int previous = -1;
 #pragma unroll 1
-  for (int kt = work.k.begin; kt < work.k.end; ++kt) {
+  for (int kt = k.begin; kt < k.end; ++kt) {
     FullBarrier::wait(smem.full(cursor.stage), cursor.phase);
     fence_accumulators(acc);
     cute::warpgroup_arrive();
-    multiply_stage<G>(smem, cursor.stage, kt, group, acc, kt == work.k.begin);
+    multiply_stage<G>(smem, cursor.stage, kt, group, acc, kt == k.begin);
     cute::warpgroup_commit_batch();
     cute::warpgroup_wait<1>();
     fence_accumulators(acc);
@@ -279,29 +241,34 @@ template <class G>
 __device__ __forceinline__ void consume(const Work<G>& work, const Smem<G>& smem, int group) {
   using Acc = Accumulator<G::kWgmmaN, G::kAccFp16, G::kBf16>;
   StageCursor<G::kStages> cursor;
-  const int k_tiles = work.k.end - work.k.begin;
   const int share = G::kPingpong ? 0 : group * G::kGroupRows;  // where this group's part of the tile begins
-  int first = work.first;
-  int stride = work.stride;
   int turn = 0;
+  int buffer = 0;
   if constexpr (G::kPingpong) {
-    first += group * work.stride;
-    stride *= 2;
     if (group == 1) {
-      cursor.skip(k_tiles);
+      turn = 1;
+      cursor.skip(work.item(0).k.count());
       barrier_arrive(kTurnBarrier, 2 * kWarpGroup);  // group 0 goes first
     }
   }
-  for (int t = first; t < work.tiles; t += stride) {
-    const TileCoord tile = tile_at(work.params, t);
+  for (Item item = work.item(turn); work.is_item(item); item = work.item(turn)) {
+    const TileCoord tile = tile_at(work.params, item.tile);
     const int row = work.row(tile) + (G::kSwapAB ? 0 : share);
     const int col = work.col(tile) + (G::kSwapAB ? share : 0);
     Acc acc[G::kBlocks];
+    if constexpr (G::kStreamK) clear(acc);
     if constexpr (G::kPingpong) barrier_sync(kTurnBarrier + group, 2 * kWarpGroup);
-    multiply_tile<G>(work, smem, group, cursor, acc);
-    if constexpr (G::kPingpong) cursor.skip(k_tiles);
+    multiply_tile<G>(work, smem, item.k, group, cursor, acc);
+    if constexpr (G::kPingpong) cursor.skip(work.item(turn + 1).k.count());
+    turn += G::kPingpong ? 2 : 1;
+    if constexpr (G::kStreamK) {
+      if (work.in_parts(item)) {
+        add_parts<G>(work, item, group, smem.claimed(), acc, row, col);
+        continue;
+      }
+    }
     if constexpr (G::kWorkspace) {
-      const int cta_tile = t * G::kShareSize + work.rank;
+      const int cta_tile = item.tile * G::kShareSize + work.rank;
       reduce_through_workspace<G>(static_cast<const WorkspaceParams&>(work.params), acc, smem.claimed(), cta_tile, work.slice, row, col);
     } else if constexpr (G::kSplitK > 1) {
       expose_partials<G>(acc, smem.partials());
@@ -309,9 +276,9 @@ __device__ __forceinline__ void consume(const Work<G>& work, const Smem<G>& smem
       reduce_partials<G>(work.params, smem.partials(), work.slice, work.rank % G::kShareSize, row, col);
     } else if constexpr (G::kTmaStore) {
       if constexpr (G::kSwapAB) {
-        store_tma_swapped<G>(work.params, acc, smem.staging(group), group, row, col, turn);
+        store_tma_swapped<G>(work.params, acc, smem.staging(group), group, row, col, buffer);
       } else {
-        store_boxes<G>(work.params, acc, smem.staging(group), group, row, col, turn);
+        store_boxes<G>(work.params, acc, smem.staging(group), group, row, col, buffer);
       }
     } else if constexpr (G::kSwapAB) {
       store_direct_swapped<G>(work.params, acc, row, col);
@@ -355,7 +322,7 @@ __device__ __forceinline__ void sm90_ws(const GemmParams& params) {
   const Work<G> work(params);
   set_up<G>(params, smem);
 
-  const int group = threadIdx.x / kWarpGroup;
+  const int group = __shfl_sync(0xffffffff, threadIdx.x / kWarpGroup, 0);  // one for the warp, as the compiler can see now
   if (group == G::kConsumers) {
     if constexpr (G::kMoveRegisters) cutlass::arch::warpgroup_reg_dealloc<Config::kProducerRegisters>();
     if (threadIdx.x < G::kConsumerThreads + 32) {

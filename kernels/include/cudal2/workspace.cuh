@@ -14,8 +14,8 @@ namespace cudal2 {
 
 // GemmParams and the workspace: 512 bytes.
 struct alignas(64) WorkspaceParams : GemmParams {
-  float4* partials;   // [tile, slice, quad, consumer thread]
-  uint32_t* tickets;  // [tile]: zero before a launch, and after it
+  float4* partials;   // [tile, slice, quad, consumer thread]; with stream-K [tile, part, CTA of the cluster, quad, thread]
+  uint32_t* tickets;  // [tile], with stream-K [tile, CTA of the cluster, warp group]: zero before a launch, and after it
 };
 
 static_assert(sizeof(WorkspaceParams) == 512, "the launcher packs 512 bytes: change both together");
@@ -27,18 +27,17 @@ enum Wait : int { kPolls = 32 };  // some 20 us: slices that run at once are apa
 __device__ __forceinline__ int arrivals(uint32_t ticket) { return ticket & 0xFF; }
 __device__ __forceinline__ int departures(uint32_t ticket) { return ticket >> 8 & 0xFF; }
 
-// Runs in one thread when its CTA has left its sums. The shares that the CTA is to add, as bits.
-template <int kSlices>
-__device__ __forceinline__ uint32_t claim_shares(uint32_t* ticket, int slice) {
+// Runs in one thread when its CTA, or warp group, has left its sums. The shares that these are to add, as bits.
+__device__ __forceinline__ uint32_t claim_shares(uint32_t* ticket, int slice, int slices, int polls) {
   const uint32_t own = 1u << slice;
   const uint32_t before = fetch_add_acq_rel(ticket, kArrival);
-  if (arrivals(before) + 1 == kSlices) return own | before >> kGivenUp;
+  if (arrivals(before) + 1 == slices) return own | before >> kGivenUp;
 #pragma unroll 1
-  for (int poll = 0; poll < kPolls; ++poll) {
-    if (arrivals(load_acquire(ticket)) == kSlices) return own;
+  for (int poll = 0; poll < polls; ++poll) {
+    if (arrivals(load_acquire(ticket)) == slices) return own;
   }
   // Whoever arrives last finds the bit, or has arrived before it was set and this CTA sees that.
-  return arrivals(fetch_add_acq_rel(ticket, own << kGivenUp)) == kSlices ? own : 0;
+  return arrivals(fetch_add_acq_rel(ticket, own << kGivenUp)) == slices ? own : 0;
 }
 
 // Four sums of rows `row` and `row` + 8, or with swapped operands of columns, in the places of acc[i].quad(nb).
@@ -102,7 +101,7 @@ __device__ __forceinline__ void reduce_through_workspace(const WorkspaceParams& 
   }
   uint32_t* ticket = params.tickets + tile;
   barrier_sync(kConsumerBarrier, G::kConsumerThreads);  // all have written: the ticket releases it for all
-  if (threadIdx.x == 0) *claimed = claim_shares<G::kSlices>(ticket, slice);
+  if (threadIdx.x == 0) *claimed = claim_shares(ticket, slice, G::kSlices, kPolls);
   barrier_sync(kConsumerBarrier, G::kConsumerThreads);
   const uint32_t shares = *claimed;
   uint32_t before = 0;

@@ -1,4 +1,5 @@
-// What sm90_ws derives beside geometry.cuh: K tiles of less than 64, K split by way of the workspace, A that stays.
+// What sm90_ws derives beside geometry.cuh: K tiles of less than 64, K split by way of the workspace, A that stays,
+// stream-K.
 #pragma once
 
 #include "cudal2/geometry.cuh"
@@ -35,6 +36,7 @@ struct WsGeometry : Geometry<WholeRows<Config>> {
   static constexpr int kSliceB = (Config::kKMajorB ? kTileN : kTileK) / kClusterM;
 
   static constexpr bool kWorkspace = kWorkspaceSplitK > 1;
+  static constexpr bool kStreamK = Config::kStreamK;
   static constexpr int kSlices = kSplitK * kWorkspaceSplitK;
   static constexpr int kQuads = Base::kBlocks * Base::kWgmmaN / 8;  // of four sums, in one consumer thread
 
@@ -46,8 +48,9 @@ struct WsGeometry : Geometry<WholeRows<Config>> {
   static_assert(kSplitK == 1 || kWorkspaceSplitK == 1, "K is split in the cluster or through the workspace");
   static_assert(kWorkspaceSplitK <= 16, "a ticket has 16 bits for shares given up");
   static_assert(!kWorkspace || (!Config::kPingpong && !Config::kTmaStore), "split-K: cooperative, direct store");
+  static_assert(!kStreamK || (kSlices == 1 && !kKeepsA), "stream-K splits K where nothing else does, of tiles whose stages bring A");
   static_assert(!Config::kStoreEvictFirst || Config::kTmaStore, "the hint goes with a TMA store");
-  static_assert(2 * kStages * 8 + 8 <= kBarrierBytes, "barriers and the word behind them outgrow their room");
+  static_assert(2 * kStages * 8 + 4 * Config::kConsumers <= kBarrierBytes, "barriers and the words behind them outgrow their room");
 };
 
 }  // namespace cudal2

@@ -1,0 +1,33 @@
+// 128x128x64_s4_pingpong2_c1x1_k1_tma_o1_stream_k, fp16, fp32 accumulators, tn
+#include "cudal2/sm90_ws.cuh"
+
+struct Config {
+  static constexpr int kTileM = 128;
+  static constexpr int kTileN = 128;
+  static constexpr int kTileK = 64;
+  static constexpr int kStages = 4;
+  static constexpr bool kPingpong = true;
+  static constexpr int kConsumers = 2;
+  static constexpr int kClusterM = 1;
+  static constexpr int kClusterN = 1;
+  static constexpr int kSplitK = 1;
+  static constexpr int kWorkspaceSplitK = 1;
+  static constexpr bool kStreamK = true;
+  static constexpr int kResidentA = 0;
+  static constexpr bool kTmaStore = true;
+  static constexpr bool kStoreEvictFirst = false;
+  static constexpr int kCtasPerSm = 1;
+  static constexpr bool kSwapAB = false;
+  static constexpr bool kBf16 = false;
+  static constexpr bool kAccFp16 = false;
+  static constexpr bool kKMajorB = true;
+  static constexpr int kThreads = 384;
+  static constexpr int kSmemBytes = 165120;
+  static constexpr int kProducerRegisters = 40;
+  static constexpr int kConsumerRegisters = 232;
+};
+
+extern "C" __global__ void __launch_bounds__(Config::kThreads, Config::kCtasPerSm)
+    cudal2_gemm(const __grid_constant__ cudal2::WorkspaceParams params) {
+  cudal2::sm90_ws<Config>(params);
+}
