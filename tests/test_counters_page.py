@@ -104,5 +104,5 @@ def test_where_the_tensor_cores_set_the_floor_counters_and_finals_are_as_near_as
     assert f"busy {ours} of the time and cuBLASLt {theirs}" in page
     standings = [board.standing() for board in boards(read_records(data_dir() / "finals", True).measurements)]
     shapes = [one.by_problem[problem] for one in standings for problem in below if problem in one.by_problem]
-    assert len(shapes) == 2 * len(below) and "the times are within 3 % of each other" in page
-    assert all(abs(shape.ratio - 1.0) < 0.03 for shape in shapes)
+    assert len(shapes) == 2 * len(below) and "the times are within 5 % of each other" in page
+    assert all(abs(shape.ratio - 1.0) < 0.05 for shape in shapes)
