@@ -151,6 +151,15 @@ def test_the_model_shares_a_last_wave_out_where_that_takes_less(mnk, faster):
     assert (shared < whole) == faster
 
 
+def test_the_model_knows_that_a_persistent_grid_of_large_clusters_does_not_fit_at_once():
+    """33 clusters of four are launched and 32 fit: twice the time was measured on eight shapes."""
+    problem, space = Problem.parse("4096_4096_16384"), SearchSpace()
+    pair = Sm90WsConfig(128, 128, 64, 6, "pingpong", 2, 2, 1, 1, "tma", 1, "m", 8, True)
+    four = dataclasses.replace(pair, cluster_n=2)
+    fast, slow = predict_us(columns_of(space, np.array([space.flat(one) for one in (pair, four)])), problem)
+    assert 1.8 < slow / fast < 2.1
+
+
 def test_nearest_neighbours_try_what_was_fast_next_door_and_know_nothing_else(runner):
     problem, others = runner.problems[0], runner.problems[1:]
     strategy = nearest_strategy(runner, others)

@@ -24,9 +24,12 @@ Columns = Mapping[str, NDArray[Any]]
 
 #: Sustained SM clock under a GEMM, cycles per microsecond.
 CLOCK_PER_US = 1_600.0
-#: Device memory and L2-to-SM rates, bytes per microsecond over the whole chip.
+#: Device memory and L2-to-SM rates, bytes per microsecond over the whole chip. TMA loads 11.3e6 on 16384_8192_8192
+#: (``cudal2/data/counters``, 34.4 GB in 3,046 us); rows that start inside sectors take about twice the requests.
 HBM_BYTES_PER_US = 4.3e6
-L2_BYTES_PER_US = 6.5e6
+L2_BYTES_PER_US, OFF_SECTORS_L2_BYTES_PER_US = 11e6, 6.5e6
+#: Multiprocessors of a GPC that clusters can fill, on an H200 16 to 18: pairs fill all of them, larger ones hardly.
+GPC_SMS = 16
 #: One TMA load from L2 until its barrier flips, cycles.
 LOAD_LATENCY = 1_000.0
 #: Launch, tensor-map fetch and barrier set-up before the first load; microseconds.
@@ -78,13 +81,13 @@ def predict_us(columns: Columns, problem: Problem, arch: Arch = SM90) -> Floats:
     tiles_n = np.ceil(problem.n / (tile_n * cluster_n)) * cluster_n
     ctas = tiles_m * tiles_n * split
     resident = np.minimum(ctas, arch.sm_count * ctas_per_sm)
-    waves = waves_of(ctas, arch.sm_count * ctas_per_sm, columns["stream_k"])
+    waves = _waves(columns, ctas, arch)
     steps = np.ceil(np.ceil(problem.k / tile_k) / split)
     # CTAs that share a multiprocessor share its tensor cores and its port to L2.
     sharing = np.minimum(ctas_per_sm, np.maximum(1.0, resident / arch.sm_count))
     step = np.maximum(
         _mma_cycles(columns, tile_m, tile_n, tile_k) * sharing,
-        _load_cycles(columns, tile_m, tile_n, tile_k, resident) * sharing,
+        _load_cycles(columns, tile_m, tile_n, tile_k, resident, problem) * sharing,
     )
     step = np.maximum(step, LOAD_LATENCY / _stages(columns))
     epilogue = _epilogue_cycles(columns, tile_m, tile_n, split)
@@ -94,6 +97,20 @@ def predict_us(columns: Columns, problem: Problem, arch: Arch = SM90) -> Floats:
     chip_us = PROLOGUE_US + waves * tile_us - (waves - 1.0) * overlapped + parts_us
     memory_us = _memory_us(columns, problem, (tile_m, tile_n), (tiles_m, tiles_n), resident / split)
     return np.asarray(np.maximum(chip_us, PROLOGUE_US + memory_us) * _variant(columns, problem))
+
+
+def _waves(columns: Columns, ctas: Floats, arch: Arch) -> Floats:
+    """Of CTAs that run at once: of clusters above two fewer fit than a persistent grid has, and the rest runs after."""
+    ctas_per_sm = _floats(columns, "ctas_per_sm")
+    by_cluster = np.where(columns["split_via"] == "cluster", _floats(columns, "split_k"), 1.0)
+    cluster = _floats(columns, "cluster_m") * _floats(columns, "cluster_n") * by_cluster
+    launched = np.maximum(1.0, arch.sm_count * ctas_per_sm // cluster)
+    fitting = np.maximum(1.0, arch.sm_count // GPC_SMS * (GPC_SMS * ctas_per_sm // cluster))
+    fit = np.where(cluster > 2.0, np.minimum(launched, fitting), launched)
+    persistent = columns["persistent"].astype(bool)
+    rounds = np.where(persistent, np.ceil(np.minimum(launched, ctas / cluster) / fit), 1.0)
+    wave = np.where(persistent, launched, fit) * cluster
+    return np.asarray(waves_of(ctas, wave, columns["stream_k"]) * rounds)
 
 
 def _variant(columns: Columns, problem: Problem) -> Floats:
@@ -143,11 +160,14 @@ def _mma_sync_cycles(tile_m: Floats, tile_n: Floats, tile_k: Floats, warps_m: Fl
     return np.maximum(tile_m * tile_n * tile_k / MMA_PER_CYCLE, read / 128.0)
 
 
-def _load_cycles(columns: Columns, tile_m: Floats, tile_n: Floats, tile_k: Floats, resident: Floats) -> Floats:
+def _load_cycles(
+    columns: Columns, tile_m: Floats, tile_n: Floats, tile_k: Floats, resident: Floats, problem: Problem
+) -> Floats:
     """Cycles to bring one stage from L2; a multicast operand is read once per cluster, A that stays hardly ever."""
     rows = np.where(columns["resident_a"] > 0, 0.0, tile_m / _floats(columns, "cluster_n"))
     elements = rows + tile_n / _floats(columns, "cluster_m")
-    bytes_per_cycle = np.minimum(64.0, L2_BYTES_PER_US / CLOCK_PER_US / np.maximum(1.0, np.minimum(resident, 132.0)))
+    rate = (OFF_SECTORS_L2_BYTES_PER_US if off_sectors(problem) else L2_BYTES_PER_US) / CLOCK_PER_US
+    bytes_per_cycle = np.minimum(64.0, rate / np.maximum(1.0, np.minimum(resident, 132.0)))
     return 2.0 * elements * tile_k / bytes_per_cycle
 
 
