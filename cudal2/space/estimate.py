@@ -30,8 +30,9 @@ HBM_BYTES_PER_US = 4.3e6
 L2_BYTES_PER_US, OFF_SECTORS_L2_BYTES_PER_US = 11e6, 6.5e6
 #: Multiprocessors of a GPC that clusters can fill, on an H200 16 to 18: pairs fill all of them, larger ones hardly.
 GPC_SMS = 16
-#: One TMA load from L2 until its barrier flips, cycles.
-LOAD_LATENCY = 1_000.0
+#: One TMA load from L2 until its barrier flips, cycles: of an idle chip, and under load (three stages of 128 x 192, of
+#: which one is in use, take 1.1 to 1.2 times what four do: 16384_8192_8192, ``cudal2/data/recordings``).
+LOAD_LATENCY, LOADED_LATENCY = 1_000.0, 1_700.0
 #: Launch, tensor-map fetch and barrier set-up before the first load; microseconds.
 PROLOGUE_US = 2.0
 #: Bytes per cycle that one SM stores from registers, by TMA and directly.
@@ -89,7 +90,7 @@ def predict_us(columns: Columns, problem: Problem, arch: Arch = SM90) -> Floats:
         _mma_cycles(columns, tile_m, tile_n, tile_k) * sharing,
         _load_cycles(columns, tile_m, tile_n, tile_k, resident, problem) * sharing,
     )
-    step = np.maximum(step, LOAD_LATENCY / _stages(columns))
+    step = np.maximum(step, _wait_cycles(columns, np.where(columns["persistent"].astype(bool), waves, 1.0) * steps))
     epilogue = _epilogue_cycles(columns, tile_m, tile_n, split)
     tile_us = (LOAD_LATENCY + steps * step + epilogue) / CLOCK_PER_US
     overlapped = _overlap(columns) * (LOAD_LATENCY + epilogue) / CLOCK_PER_US
@@ -128,10 +129,10 @@ def _fetches_less(problem: Problem) -> float:
     return BY_MEMORY_GAIN if terms["hbm"] > terms["tensor"] else NO_GAIN
 
 
-def _stages(columns: Columns) -> Floats:
-    """0 is as many as fit, which hide more than a latency by far."""
+def _wait_cycles(columns: Columns, steps: Floats) -> Floats:
+    """Cycles between loads of a ring that is refilled, of which one stage is in use: 0 stages are as many as fit."""
     stages = _floats(columns, "stages")
-    return np.where(stages > 0.0, stages, LOAD_LATENCY)
+    return np.where((stages > 0.0) & (steps > stages), LOADED_LATENCY / np.maximum(1.0, stages - 1.0), 0.0)
 
 
 def _floats(columns: Columns, name: str) -> Floats:

@@ -20,8 +20,8 @@ TILE_SIDE = 64
 #: A doubling of all distances is worth this much logarithm of time, and a logarithm of time lost to waves and tiles
 #: that are not whole, or of another tile, that much beside the estimate. Chosen for the least regret on 91 shapes off
 #: the grid, by a model fitted to 20,471 rows, 14 and more on each of these: 12 % to expect, 20 % without the estimate.
-#: That has learnt since what L2 gives and how many clusters fit: ``scripts/neighbours.py``, which looks up what was
-#: measured, said 8.9 % behind on 30 of these shapes before, 6.0 % on 29 after, 2.7 and 2.4 % on 27 and 26 of judge96.
+#: That has learnt since what L2 gives, how late loads come and how many clusters fit: ``scripts/neighbours.py``, which
+#: looks up what was measured, said 8.9 % behind on 30 of these shapes before, and 5.5 % on 34 after.
 DISTANCE_COST, WASTE_COST = 0.1, 0.25
 #: As far as a factor e in one size: other kernels are best, and the library's share is another.
 OFF_SECTORS_DISTANCE = 1.0
