@@ -205,7 +205,8 @@ def test_a_baseline_entry_is_found_too(table):
 
 
 def test_of_kernels_that_promise_as_much_the_nearest_in_log_space_serves():
-    table = KernelTable(HEADER, [entry("64_64_1024", SPLIT), entry("64_64_4096", SPLIT)])
+    deep = dataclasses.replace(SPLIT, split_k=1, stages=12)
+    table = KernelTable(HEADER, [entry("64_64_1024", deep), entry("64_64_4096", deep)])
     # 2200 is nearer to 1024 by difference, and nearer to 4096 by logarithm; 2000 nearer to 1024 by both.
     assert table.best(64, 64, 2200).k == 4096
     assert table.best(64, 64, 2000).k == 1024
@@ -227,7 +228,7 @@ def test_a_shape_far_from_all_others_gets_nothing(table):
 
 def test_a_kernel_that_promises_more_here_beats_that_of_a_nearer_shape():
     # Tiles of 128 x 256 are 8 CTAs here, those of 64 x 64 are 64.
-    small = dataclasses.replace(SMALL, stages=4)
+    small = dataclasses.replace(SMALL, stages=8)
     table = KernelTable(HEADER, [entry("1024_1024_1024", LARGE), entry("256_256_512", small)])
     assert table.best(512, 512, 1024).mnk == "256_256_512"
     assert table.best(2048, 2048, 1024).mnk == "1024_1024_1024"
