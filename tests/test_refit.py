@@ -123,7 +123,7 @@ def test_what_a_neighbour_costs_is_read_out_of_the_shape_s_own_records() -> None
     assert spec is not None and spec.loader is not None
     script = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(script)
-    one, other, alone = Problem(512, 512, 512), Problem(512, 512, 1024), Problem(512, 2048, 512)
+    one, other, alone = Problem(512, 512, 512), Problem(512, 512, 1024), Problem(512, 4096, 512)
     deep, wide = replace(SPLIT, split_k=1, stages=8), replace(SPLIT, split_k=1, stages=8, tile_n=128)
     behind = {one: {deep: 0.0, wide: 0.2}, other: {wide: 0.0, replace(deep, stages=12): 0.1}, alone: {wide: 0.0}}
     header = Header.from_fingerprint(FINGERPRINT, "fp32", "tn")
