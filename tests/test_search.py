@@ -9,7 +9,7 @@ import pytest
 from cudal2.problem import Problem
 from cudal2.records.measurement import Measurement, Status
 from cudal2.search.analytic import columns_of, rank
-from cudal2.search.base import FAILURE_LOG_RATIO, Budget, SearchSession, log_ratio, search
+from cudal2.search.base import FAILURE_LOG_RATIO, Budget, SearchResult, SearchSession, log_ratio, search
 from cudal2.search.beam import FAVOURITES, beam_from
 from cudal2.search.compare import compare
 from cudal2.search.nearest import nearest_strategy, refitted
@@ -79,6 +79,17 @@ def test_without_a_limit_every_strategy_ends_at_the_optimum(runner, name):
     result = search(name, STRATEGIES[name], runner, problem)
     assert len(result.measurements) == len(legal)
     assert result.best.median_us == optimum
+
+
+def test_the_best_is_furthest_ahead_of_the_reference_of_its_own_rounds(runner):
+    """What was timed at a higher clock is faster by microseconds alone."""
+    problem = runner.problems[0]
+    one, other = [row for row in runner.run(problem, list(runner.space.enumerate(problem))) if row.ok][:2]
+    cool = dataclasses.replace(one, times_us=(8.0,) * 3, ref_times_us=(8.0,) * 3)
+    hot = dataclasses.replace(other, times_us=(9.0,) * 3, ref_times_us=(10.0,) * 3)
+    assert SearchResult(problem, "given", (cool, hot), 9.0).best == hot
+    alone = [dataclasses.replace(row, ref_times_us=()) for row in (cool, hot)]
+    assert SearchResult(problem, "given", tuple(alone), 9.0).best == alone[0]
 
 
 def test_no_valid_candidate_leaves_the_histogram(runner):

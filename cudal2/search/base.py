@@ -70,8 +70,9 @@ class SearchResult:
 
     @property
     def best(self) -> Measurement | None:
-        """Fastest correct measurement; the earliest of equals."""
-        return min((row for row in self.measurements if row.ok), key=lambda row: row.median_us, default=None)
+        """Correct measurement furthest ahead of the reference, which clocks change with it; the earliest of equals."""
+        correct = (row for row in self.measurements if row.ok)
+        return max(correct, key=lambda row: log_ratio(row, self.reference_us), default=None)
 
     def best_log_ratio(self, budget: int) -> float:
         """log(t_ref / t_best) over the first ``budget`` measurements; the floor if none of them is correct."""
