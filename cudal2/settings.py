@@ -177,7 +177,7 @@ class GuardRule:
     """Takes an entry out of a kernel table whose metric is past a bound.
 
     Attributes:
-        metric: ``speedup``, or a counter's name.
+        metric: ``speedup``, of what would serve instead; or a counter's name.
         action: Baseline that serves the shape instead.
         reason: What the entry then says.
         below: It is taken under this value; exactly one of the two bounds is given.

@@ -233,9 +233,11 @@ def test_readme_shows_an_optional_contestant_from_finals_of_its_own(tmp_path):
 def test_readme_says_which_shapes_the_table_leaves_to_the_library(tmp_path):
     records = final_rows("64_64_64", 1.0, {"cublaslt_auto": 2.0}) + final_rows("64_64_128", 3.0, {"cublaslt_auto": 2.0})
     records += final_rows("64_64_256", 1.0, {"cublaslt_auto": 2.0}, pdl=True)
+    records += final_rows("64_64_512", 3.0, {"cublaslt_auto": 2.0, "torch": 4.0})
     table = KernelTable.from_measurements(records, fingerprint())
     text = readme.results_markdown(shards_of(tmp_path, records), [table])
-    assert "serves a kernel of ours on 2 of 3 shapes (1 with PDL), the library on 1: 64_64_128.\n" in f"{text}\n"
+    served = "serves a kernel of ours on 3 of 4 shapes (1 with PDL), `torch.matmul` on 1."
+    assert f"{served} A library is ahead of ours on 2: 64_64_128, 64_64_512.\n" in f"{text}\n"
     searched = KernelTable.from_measurements([row("64_64_64", "sm90_ws", [1.0], config=CONFIG)], fingerprint())
     text = readme.results_markdown(shards_of(tmp_path / "again", records), [searched])
     assert "on 1 of 1 shapes (0 with PDL). Chosen by a search, not judged in a final: 1." in text

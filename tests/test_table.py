@@ -102,7 +102,7 @@ def test_an_empty_table_round_trips(tmp_path):
         (lambda text: "[]", "corrupt"),
         (lambda text: '{"entries": {}}', "corrupt"),
         (lambda text: text.replace('"median_us": 4.0', '"median_us": 2.0'), "checksum"),
-        (lambda text: text.replace('"schema": 1', '"schema": 9'), "schema 9 is not 1"),
+        (lambda text: text.replace('"schema": 2', '"schema": 9'), "schema 9 is not 1 to 2"),
         (
             lambda text: text.replace('"stages"', '"stagger"'),
             r"64_64_64.*wrong or missing fields \['stages', 'stagger'\]",
@@ -310,7 +310,7 @@ def test_a_shape_tma_cannot_address_gets_nothing(table):
 def test_the_lowest_median_wins():
     rows = [row("512_512_512", SMALL, [4.0, 9.0, 4.0]), row("512_512_512", LARGE, [5.0, 5.0, 3.0])]
     best = chosen(rows)
-    assert (best.config, best.median_us, best.runner_up_us, best.evidence) == (SMALL, 4.0, 5.0, "searched")
+    assert (best.config, best.median_us, best.runner_up_ratio, best.evidence) == (SMALL, 4.0, 1.25, "searched")
 
 
 def test_where_every_row_has_its_reference_the_ratio_decides():

@@ -135,11 +135,21 @@ def _show(arguments: argparse.Namespace) -> int:
 
 
 def print_entries(table: KernelTable) -> None:
-    """One line per shape: what serves it, and why if it is not ours."""
+    """One line per shape: what serves it, and what is ahead of ours if anything is."""
     print_table(
-        ("shape", "kernel", "median_us", "cublaslt_auto_us", "speedup", "pdl", "evidence", "reason"),
+        ("shape", "kernel", "median_us", "cublaslt_auto_us", "speedup", "torch_us", "pdl", "evidence", "reason"),
         [
-            (e.mnk, e.kernel_name, e.median_us, e.ref_us, e.speedup, "on" if e.pdl else "off", e.evidence, e.reason)
+            (
+                e.mnk,
+                e.kernel_name,
+                e.median_us,
+                e.ref_us,
+                e.speedup,
+                e.torch_us,
+                "on" if e.pdl else "off",
+                e.evidence,
+                e.reason,
+            )
             for e in table.entries
         ],
     )

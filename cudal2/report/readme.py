@@ -291,12 +291,14 @@ def _listed(names: Sequence[str]) -> str:
 
 
 def _served(table: KernelTable) -> str:
-    """What the table makes of it: the faster PDL column, or the library."""
+    """What the table makes of it: the faster PDL column, or ``torch.matmul``; and where a library is ahead of ours."""
     name = table.path.name if table.path else table.header.kind
-    library = [entry.mnk for entry in table.entries if entry.config is None]
-    ours = len(table) - len(library)
+    ahead = [entry for entry in table.entries if entry.baseline is not None]
+    left = sum(entry.config is None for entry in ahead)
+    ours = len(table) - left
     with_pdl = sum(entry.pdl for entry in table.entries)
-    rest = f", the library on {len(library)}: {_listed(library)}" if library else ""
+    rest = f", `torch.matmul` on {left}" if left else ""
+    behind = f" A library is ahead of ours on {len(ahead)}: {_listed([entry.mnk for entry in ahead])}." if ahead else ""
     found = Counter(entry.evidence for entry in table.entries)
     elsewhere = "Timed on another GPU" if table.header.tuned_elsewhere else "Measured with the other layout of B only"
     origins = {
@@ -305,7 +307,8 @@ def _served(table: KernelTable) -> str:
         "Without a time of cuBLASLt": table.never_beside_library,
     }
     origin = "".join(f" {words}: {count}." for words, count in origins.items() if count)
-    return f"- `{name}` serves a kernel of ours on {ours} of {len(table)} shapes ({with_pdl} with PDL){rest}.{origin}"
+    served = f"serves a kernel of ours on {ours} of {len(table)} shapes ({with_pdl} with PDL){rest}."
+    return f"- `{name}` {served}{behind}{origin}"
 
 
 def _ratio(value: float | None, pattern: str = ".3f") -> str:

@@ -15,7 +15,11 @@ from cudal2.records.fingerprint import Fingerprint, joined_texts
 from cudal2.space.config import KernelConfig
 from cudal2.space.families import FAMILIES
 
-TABLE_SCHEMA = 1
+#: 1 had no ``torch_us``, and the runner-up's time as it was instead of over the winner's.
+TABLE_SCHEMA = 2
+
+#: The baseline that serves where no configuration does; it gets B as ours does.
+TORCH = "torch"
 
 Evidence = Literal["transferred", "searched", "exhaustive", "final"]
 #: Ascending worth: chosen for a neighbour or the other layout, seen by a search, best of all legal ones, best of an
@@ -77,7 +81,7 @@ class Header:
         soft: Environment of the measurements, several values joined by ``+``; a difference is worth a warning, not a
             refusal.
         dtype: Must match.
-        schema: Must match.
+        schema: Of the file to write; older ones are read.
     """
 
     device: Device
@@ -124,10 +128,13 @@ class Header:
         """The inverse of :meth:`to_dict`.
 
         Raises:
-            TableError: The schema is not the one this version reads, or a field is missing or unknown.
+            TableError: The schema is none that this version reads, or a field is missing or unknown.
         """
-        if values.get("schema") != TABLE_SCHEMA:
-            raise TableError(f"table schema {values.get('schema')!r} is not {TABLE_SCHEMA}: written by another version")
+        if values.get("schema") not in range(1, TABLE_SCHEMA + 1):
+            raise TableError(
+                f"table schema {values.get('schema')!r} is not 1 to {TABLE_SCHEMA}: written by another version"
+            )
+        values = {**values, "schema": TABLE_SCHEMA}
         wrong = sorted(set(values) ^ {field.name for field in fields(cls)})
         if wrong:
             raise TableError(f"header has wrong or missing fields {wrong}")
@@ -175,20 +182,26 @@ def _alike(mine: str, theirs: str) -> bool:
 
 @dataclass(frozen=True)
 class Entry:
-    """The winner of one shape: a configuration of ours, or a baseline where ours lost.
+    """What serves one shape, a configuration of ours or else ``torch.matmul``; and the baseline that is ahead, if any.
+
+    cuBLASLt's autotuned routine is no library call: :func:`cudal2.hgemm` cannot run it. So a shape that is lost to it
+    keeps a configuration that was faster than ``torch.matmul`` in the same rounds.
 
     Attributes:
         m: Rows of A and C.
         n: Columns of B and C.
         k: Columns of A.
-        config: What to launch; ``None`` where a baseline is faster.
-        baseline: Name of that baseline; ``None`` where ours is faster.
-        median_us: Median time of the winner; ``None`` for a baseline that was not timed.
+        config: What to launch; ``None`` where ``torch.matmul`` was faster or, if it was not timed, a baseline was.
+        baseline: The baseline that was faster than ours; ``None`` where none was.
+        median_us: Median time of the configuration, else of the baseline; ``None`` for one that was not timed.
         ref_us: Median time of cuBLASLt-AutoTuning in the same rounds, if measured.
         evidence: How the winner was found.
         pdl: Whether it was measured with, and is to be launched with, programmatic dependent launch.
-        reason: Why a baseline; empty for a configuration.
-        runner_up_us: Median time of the next best configuration, if there was one.
+        reason: By what a baseline is ahead, or why it is preferred; empty without one.
+        runner_up_ratio: Time of the next best configuration over this one's, if there was one, compared as they were
+            chosen: each over its reference's of the same rounds where all have one, else as timed. Under 1 by no more
+            than the noise within which the smaller kernel is chosen.
+        torch_us: Median time of ``torch.matmul`` with B stored as ours has it, in the same rounds, if measured.
     """
 
     m: int
@@ -201,24 +214,31 @@ class Entry:
     evidence: Evidence
     pdl: bool = False
     reason: str = ""
-    runner_up_us: float | None = None
+    runner_up_ratio: float | None = None
+    torch_us: float | None = None
 
     def __post_init__(self) -> None:
-        """Refuses entries that are neither or both.
+        """Refuses entries that serve nothing, or what was measured slower than what could serve instead.
 
         Raises:
             TableError: The fields contradict each other.
         """
         Problem(self.m, self.n, self.k)
-        if (self.config is None) == (self.baseline is None):
-            raise TableError(f"{self.mnk}: an entry holds either a configuration or a baseline")
+        if self.config is None and self.baseline is None:
+            raise TableError(f"{self.mnk}: an entry holds a configuration, a baseline, or both")
         if (self.baseline is None) == bool(self.reason):
-            raise TableError(f"{self.mnk}: a baseline needs its reason, a configuration has none")
+            raise TableError(f"{self.mnk}: a baseline needs its reason, a configuration alone has none")
         if self.config is not None and self.median_us is None:
             raise TableError(f"{self.mnk}: a configuration needs its median time")
-        for time_us in (self.median_us, self.ref_us, self.runner_up_us):
-            if time_us is not None and not (isinstance(time_us, (int, float)) and 0.0 < time_us < math.inf):
-                raise TableError(f"{self.mnk}: {str(time_us)[:40]} is no time in microseconds")
+        for value in (self.median_us, self.ref_us, self.torch_us, self.runner_up_ratio):
+            if value is not None and not (isinstance(value, (int, float)) and 0.0 < value < math.inf):
+                raise TableError(f"{self.mnk}: {str(value)[:40]} is no time or ratio of times")
+        if self.config is not None and self.baseline is not None and self.torch_us is None:
+            raise TableError(
+                f"{self.mnk}: a configuration serves beside a faster baseline only if torch.matmul is slower"
+            )
+        if self.config is not None and self.median_us and self.torch_us and self.torch_us < self.median_us:
+            raise TableError(f"{self.mnk}: torch.matmul took {self.torch_us} us, the configuration {self.median_us} us")
         if (
             not isinstance(self.pdl, bool)
             or not isinstance(self.baseline or "", str)
@@ -240,25 +260,45 @@ class Entry:
 
     @property
     def speedup(self) -> float | None:
-        """Over cuBLASLt-AutoTuning; ``None`` if one of the two was not timed."""
+        """Over cuBLASLt-AutoTuning, under 1 where that is ahead; ``None`` if one of the two was not timed."""
         return self.ref_us / self.median_us if self.ref_us and self.median_us else None
+
+    @property
+    def served_us(self) -> float | None:
+        """Median time of what serves: the configuration's, else ``torch.matmul``'s, else the baseline's."""
+        return self.median_us if self.config is not None else self.torch_us or self.median_us
+
+    def left_to(self, baseline: str, reason: str) -> Entry:
+        """Without its configuration, for a reason."""
+        median_us = self.torch_us if baseline == TORCH else self.ref_us
+        ours: dict[str, Any] = {"config": None, "pdl": False, "runner_up_ratio": None}
+        return replace(self, **ours, baseline=baseline, median_us=median_us, reason=reason)
+
+    def without_torch(self) -> Entry:
+        """As if ``torch.matmul`` had not been timed."""
+        left = self.left_to(self.baseline, self.reason) if self.config is not None and self.baseline else self
+        return replace(left, torch_us=None)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values without the sizes, empty ones left out; the configuration describes itself."""
-        values = {name: getattr(self, name) for name in ("baseline", "median_us", "ref_us", "evidence", "runner_up_us")}
+        names = ("baseline", "median_us", "ref_us", "torch_us", "evidence", "runner_up_ratio")
+        values = {name: getattr(self, name) for name in names}
         values |= {"pdl": self.pdl or None, "reason": self.reason or None}
         values["config"] = self.config.to_dict() if self.config is not None else None
         rounded = {name: round(value, 4) if isinstance(value, float) else value for name, value in values.items()}
         return {name: value for name, value in sorted(rounded.items()) if value is not None}
 
     @classmethod
-    def from_dict(cls, mnk: str, values: dict[str, Any]) -> Entry:
-        """The inverse of :meth:`to_dict`.
+    def from_dict(cls, mnk: str, values: dict[str, Any], schema: int = TABLE_SCHEMA) -> Entry:
+        """The inverse of :meth:`to_dict`, and the entry of an older schema.
 
         Raises:
             TableError: A field is missing, unknown or impossible.
         """
         values = dict(values)
+        if schema == 1:
+            # As timed in other rounds than the winner's, at other clocks: no ratio can be had of it.
+            values.pop("runner_up_us", None)
         try:
             sizes = Problem.parse(mnk)
             config = KernelConfig.from_dict(values.pop("config")) if "config" in values else None

@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import statistics
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from cudal2.errors import TableError, UsageError
 from cudal2.records.counters import NAMES, ProfileBook
@@ -46,8 +46,8 @@ class RuleResult:
 
     @property
     def _cost(self) -> str:
-        """What the library takes longer there, by the times both were chosen by."""
-        ratios = {entry.mnk: entry.speedup for entry in self.taken if entry.speedup is not None}
+        """What the library takes longer there: ``torch.matmul``, or cuBLASLt-AutoTuning where that was not timed."""
+        ratios = {entry.mnk: ratio for entry in self.taken if (ratio := _instead(entry)) is not None}
         if not ratios:
             return ""
         worst = max(ratios, key=lambda mnk: ratios[mnk])
@@ -61,7 +61,7 @@ def guard(
     """Applies rules in order; an entry that one took is no entry for the next.
 
     Args:
-        table: What was chosen by time; entries that name a library already are left alone.
+        table: What was chosen by time; entries without a kernel of ours are left alone.
         rules: What takes an entry out.
         book: Counters, if there are any.
 
@@ -88,20 +88,30 @@ def guard(
 
 def _value(entry: Entry, metric: str, header: Header, book: ProfileBook) -> float | None:
     if metric == SPEEDUP or entry.config is None:
-        return entry.speedup
+        return _instead(entry)
     counters = book.get(header.problem(entry.m, entry.n, entry.k), entry.config)
     value: float | None = getattr(counters, metric, None)
     return value
 
 
+def _instead_us(entry: Entry) -> float | None:
+    """What would serve without the entry's kernel, or cuBLASLt-AutoTuning where that was not timed."""
+    return entry.torch_us or entry.ref_us
+
+
+def _instead(entry: Entry) -> float | None:
+    """That over the time of the entry's kernel."""
+    instead_us = _instead_us(entry)
+    return instead_us / entry.median_us if instead_us and entry.median_us else None
+
+
 def _fallen_back(entry: Entry, rule: GuardRule, value: float) -> Entry:
-    against = f" against {entry.ref_us:.3f} us" if entry.ref_us is not None else ""
+    instead_us = _instead_us(entry)
+    against = f" against {instead_us:.3f} us" if instead_us is not None else ""
     reason = (
         f"{rule.reason}: {entry.kernel_name} has {rule.metric} {value:.3f} and took {entry.median_us:.3f} us{against}"
     )
-    return replace(
-        entry, config=None, baseline=rule.action, median_us=entry.ref_us, pdl=False, reason=reason, runner_up_us=None
-    )
+    return entry.left_to(rule.action, reason)
 
 
 def _same_device(header: Header, book: ProfileBook) -> None:

@@ -18,7 +18,6 @@ from cudal2.arch import SM90, arch_of
 from cudal2.atomic import write_atomically
 from cudal2.errors import Cudal2Error, TableError
 from cudal2.problem import Acc, Dtype, Layout, Problem, require_accumulator
-from cudal2.records.finals import run_spread
 from cudal2.records.fingerprint import Fingerprint
 from cudal2.records.measurement import Measurement, Mode
 from cudal2.space.config import KernelConfig
@@ -27,7 +26,7 @@ from cudal2.space.space import SearchSpace
 from cudal2.table.entry import EVIDENCE, Device, Entry, Evidence, Header
 from cudal2.table.files import locked, search_path, table_files
 from cudal2.table.neighbours import NEAREST_FACTOR, neighbours, passed_over, tma_reads
-from cudal2.table.selection import NOISE_FLOOR, select
+from cudal2.table.selection import better, select
 
 logger = logging.getLogger(__name__)
 
@@ -152,12 +151,14 @@ class KernelTable:
             return "; ".join([f"{m}_{n}_{k}: no entry to use", *notes])
         how = "exact" if (entry.m, entry.n, entry.k) == (m, n, k) else f"from {entry.mnk}"
         time = f", {entry.median_us:.3f} us there" if entry.median_us else ""
-        reason = f", because {entry.reason}" if entry.reason else ""
+        why = "because" if entry.config is None else f"{entry.baseline} is ahead:"
+        reason = f", {why} {entry.reason}" if entry.reason else ""
+        reason += f", torch.matmul {entry.torch_us:.3f} us" if entry.torch_us and entry.baseline else ""
         reason += ", without a time of cuBLASLt" if entry.config is not None and entry.ref_us is None else ""
         return "; ".join([f"{m}_{n}_{k}: {entry.kernel_name} ({how}, {entry.evidence}{time}{reason})", *notes])
 
     def merge(self, other: KernelTable) -> KernelTable:
-        """The better entry of each shape: more evidence first, then a time that is lower by more than noise.
+        """The better entry of each shape: more evidence first, then what serves in less time by more than noise.
 
         What a search timed beside cuBLASLt-AutoTuning overtakes a final where its speed-up is higher by more than twice
         what complete finals of a shape differ.
@@ -170,7 +171,7 @@ class KernelTable:
             logger.warning("merging tables measured in different environments: %s", difference)
         entries = dict(self._by_shape)
         for shape, entry in other._by_shape.items():
-            entries[shape] = _better(entries[shape], entry) if shape in entries else entry
+            entries[shape] = better(entries[shape], entry) if shape in entries else entry
         return KernelTable(self.header.joined(other.header), entries.values()).narrowed()
 
     def _comparable(self, other: KernelTable) -> dict[str, str]:
@@ -207,7 +208,9 @@ class KernelTable:
 
         Their times stay those of this table and their evidence becomes ``transferred``, so that in a merge whatever was
         measured there wins. Of 21 shapes measured in both layouts on an H200, the choice for ``tn`` took 0.5 % more
-        time in ``nn`` than the best one there, at most 5 %. Nothing says yet how far behind another type's are.
+        time in ``nn`` than the best one there, at most 5 %. Nothing says yet how far behind another type's are. For
+        another layout or accumulator ``torch.matmul`` runs other routines: its times are not taken over, and where only
+        they spoke for ours against a baseline, ours is not either.
 
         Args:
             acc: By default its own, as the others.
@@ -221,7 +224,9 @@ class KernelTable:
         header = replace(mine, acc=acc or mine.acc, layout=layout or mine.layout, dtype=dtype or mine.dtype)
         require_accumulator(header.acc, header.dtype)
         made = KernelTable(header, (), self.path)
-        entries = [made._taken_over(entry) for entry in self.entries]
+        alike = (header.acc, header.layout) == (mine.acc, mine.layout)
+        given = self.entries if alike else (entry.without_torch() for entry in self.entries)
+        entries = [made._taken_over(entry) for entry in given]
         return KernelTable(header, [entry for entry in entries if entry is not None], self.path).narrowed()
 
     def _taken_over(self, entry: Entry) -> Entry | None:
@@ -280,8 +285,9 @@ class KernelTable:
             values = json.loads(path.read_text(encoding="utf-8"), object_pairs_hook=_unique)
             header = dict(values["header"])
             checksum = header.pop("sha256", None)
-            entries = [Entry.from_dict(mnk, entry) for mnk, entry in values["entries"].items()]
-            table = cls(Header.from_dict(header), entries, path)
+            made = Header.from_dict(header)
+            entries = [Entry.from_dict(mnk, entry, header["schema"]) for mnk, entry in values["entries"].items()]
+            table = cls(made, entries, path)
         except OSError as error:
             raise TableError(f"cannot read table {path}: {error.strerror}") from error
         except Cudal2Error as error:
@@ -350,28 +356,6 @@ class KernelTable:
         if config.family not in self._spaces:
             self._spaces[config.family] = SearchSpace(self._arch, family=config.family)
         return self._spaces[config.family]
-
-
-def _better(mine: Entry, theirs: Entry) -> Entry:
-    if {mine.evidence, theirs.evidence} == {"final", "searched"}:
-        final, searched = (mine, theirs) if mine.evidence == "final" else (theirs, mine)
-        return searched if _overtakes(searched, final) else final
-    mine_rank, theirs_rank = EVIDENCE.index(mine.evidence), EVIDENCE.index(theirs.evidence)
-    if mine_rank != theirs_rank:
-        return mine if mine_rank > theirs_rank else theirs
-    if mine.median_us is None or theirs.median_us is None:
-        return theirs if mine.median_us is None else mine
-    return theirs if theirs.median_us < mine.median_us * (1.0 - NOISE_FLOOR) else mine
-
-
-def _overtakes(searched: Entry, final: Entry) -> bool:
-    """Whether a search found a faster kernel, each beside its own reference, by more than both may be off.
-
-    Either may be off by what two complete finals of the shape differ.
-    """
-    if not searched.speedup or not final.speedup or searched.config is None:
-        return False
-    return searched.speedup > final.speedup * (1.0 + 2.0 * run_spread(Problem(final.m, final.n, final.k)))
 
 
 def _checksum(header: Header, entries: tuple[Entry, ...]) -> str:

@@ -36,10 +36,10 @@ def neighbours(
 ) -> tuple[Entry | None, list[str]]:
     """The entry of the neighbour that serves a shape, with its kernel refitted, and in words who was passed over.
 
-    Whether a library does is for the nearest to say. Kernels are ordered by what the analytic model gives them here, by
-    distance, and by what they would lose here that they did not lose there; the first few are refitted and ordered so
-    again. Shapes whose rows TMA cannot read are neighbours of one another alone, and none of one with narrower rows:
-    other kernels and other library routines run there.
+    Whether ``torch.matmul`` does is for the nearest to say. Kernels are ordered by what the analytic model gives them
+    here, by distance, and by what they would lose here that they did not lose there; the first few are refitted and
+    ordered so again. Shapes whose rows TMA cannot read are neighbours of one another alone, and none of one with
+    narrower rows: other kernels and other library routines run there.
 
     Args:
         entries: Those of the table, less the shape's own.

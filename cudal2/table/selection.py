@@ -1,4 +1,4 @@
-"""Which contestant wins a shape: the fastest; ties go to the incumbent, then to the smaller kernel."""
+"""Which contestant wins a shape: the fastest; ties go to the incumbent, then to the smaller kernel. And which entry."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 
 from cudal2.problem import Acc, Dtype, Layout, Problem
-from cudal2.records.finals import REFERENCE, Final, group_finals
+from cudal2.records.finals import REFERENCE, Final, group_finals, run_spread
 from cudal2.records.measurement import Measurement, Mode, costs
 from cudal2.records.shards import dedupe
 from cudal2.space.config import KernelConfig
 from cudal2.space.families import family_of
-from cudal2.table.entry import Entry, Evidence
+from cudal2.table.entry import EVIDENCE, TORCH, Entry, Evidence
 
 #: Times closer than this cannot be told apart from one run to the next, however steady the repeats were.
 NOISE_FLOOR = 0.005
@@ -28,7 +28,10 @@ def select(
     incumbents: Mapping[str, KernelConfig] | None = None,
     dtype: Dtype = "fp16",
 ) -> list[Entry]:
-    """One entry per shape; a shape where cuBLASLt-AutoTuning is faster gets a baseline entry with the reason.
+    """One entry per shape, which names the baseline that is faster than ours, cuBLASLt-AutoTuning or ``torch.matmul``.
+
+    What serves is ours where it is faster than ``torch.matmul``, whichever baseline is ahead of both; where that was
+    not timed in the same rounds, as in a search, ours only if cuBLASLt-AutoTuning is not ahead.
 
     Args:
         measurements: Rows of any kind. Where a shape has finals, only the latest of each PDL setting counts.
@@ -65,9 +68,10 @@ def _our_median_us(final: Final) -> float:
 
 
 def _from_final(final: Final, incumbent: KernelConfig | None) -> Entry:
-    baseline = final.baseline(REFERENCE)
+    reference, torch = final.baseline(REFERENCE), final.named(TORCH)
     rows = [row for row in final.rows if row.ok and row.config is not None]
-    return _entry(winner(rows, incumbent), rows, baseline.median_us if baseline else None, "final")
+    times_us = {name: row.median_us for name, row in ((REFERENCE, reference), (TORCH, torch)) if row is not None}
+    return _entry(winner(rows, incumbent), rows, times_us, "final")
 
 
 def _from_search(
@@ -76,7 +80,7 @@ def _from_search(
     tried = [row for row in rows if row.config is not None]
     passed = [row for row in tried if row.ok]
     if passed:
-        return _entry(winner(passed, incumbent), passed, None, evidence)
+        return _entry(winner(passed, incumbent), passed, {}, evidence)
     if not tried:
         return None
     causes = ", ".join(
@@ -86,27 +90,69 @@ def _from_search(
     return Entry(problem.m, problem.n, problem.k, None, REFERENCE, None, None, evidence, reason=reason)
 
 
-def _entry(best: Measurement, rows: Sequence[Measurement], ref_us: float | None, evidence: Evidence) -> Entry:
-    problem, config = best.problem, best.config
+def _entry(
+    best: Measurement, rows: Sequence[Measurement], baselines_us: Mapping[str, float], evidence: Evidence
+) -> Entry:
+    """Of the winner among ``rows``, beside the medians of baselines in the same rounds."""
+    problem, ours_us = best.problem, best.median_us
     # The reference of the winner's own rounds saw the same clocks as the winner.
-    if best.ref_times_us:
-        ref_us = statistics.median(best.ref_times_us)
-    if ref_us is not None and ref_us < best.median_us:
-        reason = f"{best.config.name if best.config else ''} took {best.median_us:.3f} us against {ref_us:.3f} us"
-        return Entry(problem.m, problem.n, problem.k, None, REFERENCE, ref_us, ref_us, evidence, reason=reason)
-    others = [row.median_us for row in rows if row.config != config]
+    own = {REFERENCE: statistics.median(best.ref_times_us)} if best.ref_times_us else {}
+    others_us = {**baselines_us, **own}
+    ahead = min(
+        (name for name in others_us if others_us[name] < ours_us), key=lambda name: others_us[name], default=None
+    )
+    torch_us = others_us.get(TORCH)
+    serves = ahead is None or (torch_us is not None and torch_us >= ours_us)
+    reason = ""
+    if ahead is not None:
+        reason = f"{best.config.name if best.config else ''} took {ours_us:.3f} us against {others_us[ahead]:.3f} us"
     return Entry(
         m=problem.m,
         n=problem.n,
         k=problem.k,
-        config=config,
-        baseline=None,
-        median_us=best.median_us,
-        ref_us=ref_us,
+        config=best.config if serves else None,
+        baseline=ahead,
+        median_us=others_us[ahead] if ahead is not None and not serves else ours_us,
+        ref_us=others_us.get(REFERENCE),
         evidence=evidence,
-        pdl=best.pdl,
-        runner_up_us=min(others, default=None),
+        pdl=best.pdl and serves,
+        reason=reason,
+        runner_up_ratio=_runner_up_ratio(best, rows) if serves else None,
+        torch_us=torch_us,
     )
+
+
+def _runner_up_ratio(best: Measurement, rows: Sequence[Measurement]) -> float | None:
+    """The next best configuration's cost over the winner's."""
+    ranked = list(zip(costs(rows), rows, strict=True))
+    mine = next(cost for cost, row in ranked if row is best)
+    return min((cost / mine for cost, row in ranked if row.config != best.config), default=None)
+
+
+def better(mine: Entry, theirs: Entry) -> Entry:
+    """Of two entries of a shape: more evidence first, then what serves in less time by more than noise.
+
+    What a search timed beside cuBLASLt-AutoTuning overtakes a final as :func:`_overtakes` says.
+    """
+    if {mine.evidence, theirs.evidence} == {"final", "searched"}:
+        final, searched = (mine, theirs) if mine.evidence == "final" else (theirs, mine)
+        return searched if _overtakes(searched, final) else final
+    mine_rank, theirs_rank = EVIDENCE.index(mine.evidence), EVIDENCE.index(theirs.evidence)
+    if mine_rank != theirs_rank:
+        return mine if mine_rank > theirs_rank else theirs
+    if mine.served_us is None or theirs.served_us is None:
+        return theirs if mine.served_us is None else mine
+    return theirs if theirs.served_us < mine.served_us * (1.0 - NOISE_FLOOR) else mine
+
+
+def _overtakes(searched: Entry, final: Entry) -> bool:
+    """Whether a search found a faster kernel, each beside its own reference, by more than both may be off.
+
+    Either may be off by what two complete finals of the shape differ.
+    """
+    if not searched.speedup or not final.speedup or searched.config is None:
+        return False
+    return searched.speedup > final.speedup * (1.0 + 2.0 * run_spread(Problem(final.m, final.n, final.k)))
 
 
 def winner(rows: Sequence[Measurement], incumbent: KernelConfig | None = None) -> Measurement:
