@@ -92,6 +92,7 @@ SM90_WS_AXES: tuple[Axis, ...] = (
     Axis("resident_a", (0, 1, 2, 4), True, "K tiles of A that stay in shared memory from tile to tile, or none"),
     Axis("ctas_per_sm", (1, 2, 3, 4), True, "CTAs that fit one multiprocessor"),
     Axis("producer_registers", (0, 24), True, "left to a producer thread by setmaxnreg; 0: the family's choice"),
+    Axis("padded", (False, True), True, "whether operands are copied first into rows that TMA can read"),
     Axis("raster", ("m", "n"), False, "axis along which consecutive tiles run inside a raster group"),
     Axis("group", (1, 2, 4, 8, 16), False, "tiles per raster group"),
     Axis("persistent", (False, True), False, "one CTA per tile, or one wave of CTAs that loop over tiles"),

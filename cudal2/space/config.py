@@ -134,6 +134,7 @@ class Sm90WsConfig(KernelConfig):
             stages hold B alone then. 0: both come with every stage.
         stream_k: The tiles of the last wave, where it is not full, are split along K for CTAs that would be idle; their
             sums meet in a workspace.
+        padded: The kernel first copies operands whose rows TMA cannot read into rows that it can, with zeros behind.
     """
 
     family: ClassVar[str] = "sm90_ws"
@@ -147,6 +148,7 @@ class Sm90WsConfig(KernelConfig):
             "store_hint",
             "resident_a",
             "stream_k",
+            "padded",
         }
     )
 
@@ -168,13 +170,14 @@ class Sm90WsConfig(KernelConfig):
     resident_a: int = 0
     l2_promotion: int = PROMOTION_BYTES
     stream_k: bool = False
+    padded: bool = False
 
     @property
     def build_name(self) -> str:
         """Compile-time part, for example ``128x256x64_s4_coop2_c2x1_k1_tma_o1``.
 
         Behind it what is not the default of later axes: ``_swap``, ``_workspace``, ``_stream_k``, ``_a2`` (A
-        stays), ``_r24``, ``_evict_first``.
+        stays), ``_r24``, ``_evict_first``, ``_padded``.
         """
         return (
             f"{self.tile_m}x{self.tile_n}x{self.tile_k}_s{self.stages}_{self.schedule}{self.consumers}"
@@ -182,7 +185,7 @@ class Sm90WsConfig(KernelConfig):
             f"{'_swap' if self.swap_ab else ''}{'_workspace' if self.split_via == 'workspace' else ''}"
             f"{'_stream_k' if self.stream_k else ''}{f'_a{self.resident_a}' if self.resident_a else ''}"
             f"{f'_r{self.producer_registers}' if self.producer_registers else ''}"
-            f"{'_evict_first' if self.store_hint == 'evict_first' else ''}"
+            f"{'_evict_first' if self.store_hint == 'evict_first' else ''}{'_padded' if self.padded else ''}"
         )
 
     @property

@@ -29,6 +29,12 @@ OTHER_SETMAXNREG = {(2, 24): 240}
 STREAM_K_PARTS = 8
 #: Bytes to which the tickets of a workspace are rounded up, so that partial sums behind them lie on whole lines.
 TICKET_ALIGNMENT = 256
+#: What a grid that copies its operands first counts them by, in the workspace before the tickets.
+COUNTER_BYTES = 256
+#: Rows that a tensor map can describe are multiples of it (CUDA driver API, cuTensorMapEncodeTiled).
+TMA_ROW_BYTES = 16
+#: Elements of a line of L2: rows of a copy begin on lines.
+PADDED_COLUMNS = 64
 
 
 def uses_setmaxnreg(config: Sm90WsConfig) -> bool:
@@ -76,6 +82,13 @@ def workspace_split(config: Sm90WsConfig) -> int:
 def uses_workspace(config: Sm90WsConfig) -> bool:
     """Whether sums meet in global memory."""
     return config.split_via == "workspace" or config.stream_k
+
+
+def params(config: Sm90WsConfig) -> str:
+    """The kernel's parameter struct."""
+    if config.padded:
+        return "PaddedParams"
+    return "WorkspaceParams" if uses_workspace(config) else "GemmParams"
 
 
 def stage_bytes(config: Sm90WsConfig) -> int:
@@ -162,6 +175,18 @@ def workspace_bytes(config: Sm90WsConfig, m: int, n: int, sm_count: int) -> tupl
     return ticket_bytes, 4 * tiles * parts * config.tile_m * config.tile_n
 
 
+def padded_columns(columns: int) -> int:
+    """Elements of a row of a copy: those of the operand, and zeros to the end of the line."""
+    return ceil_div(columns, PADDED_COLUMNS) * PADDED_COLUMNS
+
+
+def copy_bytes(rows: int, columns: int) -> int:
+    """Global memory of an operand's copy; 0 where TMA can read its rows as they are."""
+    if columns * ELEMENT_BYTES % TMA_ROW_BYTES == 0:
+        return 0
+    return rows * padded_columns(columns) * ELEMENT_BYTES
+
+
 def stream_k_parts(tiles: Any, clusters: Any) -> Any:
     """Parts along K of each tile of the last wave, elementwise: as many as there are clusters for each, at least two.
 
@@ -208,7 +233,7 @@ def constants(config: Sm90WsConfig, acc: Acc, layout: Layout, dtype: Dtype) -> d
         "workspace_split_k": workspace_split(config),
         "resident_a": config.resident_a,
         "stream_k": config.stream_k,
-        "params": "WorkspaceParams" if uses_workspace(config) else "GemmParams",
+        "params": params(config),
         "epilogue_tma": config.epilogue == "tma",
         "store_evict_first": config.store_hint == "evict_first",
         "ctas_per_sm": config.ctas_per_sm,
