@@ -2,8 +2,8 @@
 
 Proves without a GPU that boxes, swizzles, descriptors and accumulators agree on where every element is, that barriers
 count what arrives and every stage gets the bytes it waits for, that clusters share and split as they should, that
-nothing is overwritten before it has been read, that nothing outside C is written, and that where A stays a CTA's first
-tile is fetched into L2. Either loads land as soon as they are issued, and products and stores read as late as something
+nothing is overwritten before it has been read, that nothing outside C is written nor outside operands read where the
+grid copies them, and that where A stays a CTA's first tile is fetched into L2. Either loads land as soon as they are issued, and products and stores read as late as something
 waits for them, or the other way round; then the loads issued last land first.
 """
 
@@ -55,6 +55,7 @@ SPLIT = {"epilogue": "direct", "persistent": False}
 WORKSPACE = {**SPLIT, "split_via": "workspace"}
 KEEPS_A = {"group": 1}
 STREAMS = {"stream_k": True}
+PADDED = {"padded": True, "epilogue": "direct"}
 CASES: tuple[tuple[Sm90WsConfig, Acc, Layout, tuple[str, ...]], ...] = (
     (plain((64, 80, 64), 2, "coop", 1), "fp32", "nn", ("150_200_136",)),
     (plain((128, 32, 64), 3, "coop", 2, cluster_m=2), "fp32", "tn", ("300_72_200",)),
@@ -106,6 +107,13 @@ CASES: tuple[tuple[Sm90WsConfig, Acc, Layout, tuple[str, ...]], ...] = (
      "fp16", "tn", ("70_320_1032",)),
     (swapped((16, 128, 64), 2, "coop", 2, **STREAMS), "fp32", "tn", ("70_264_1096",)),
     (swapped((48, 64, 64), 3, "pingpong", 2, **STREAMS), "fp32", "nn", ("270_72_1032",)),
+    (plain((64, 32, 64), 3, "coop", 1, **PADDED),
+     "fp32", "tn", ("100_72_65", "33_17_1", "70_40_123", "150_33_202", "64_32_124", "1_9_515", "90_31_63")),
+    (plain((64, 32, 64), 3, "coop", 1, **PADDED), "fp16", "nn", ("100_73_64", "70_65_67", "80_72_77", "20_1_130")),
+    (plain((128, 32, 64), 2, "coop", 2, cluster_m=2, padded=True), "fp32", "tn", ("300_72_201",)),
+    (plain((64, 32, 64), 3, "pingpong", 2, **PADDED, **STREAMS), "fp32", "tn", ("200_71_1033",)),
+    (swapped((32, 64, 64), 2, "coop", 1, split_k=2, **WORKSPACE, padded=True), "fp32", "tn", ("60_130_391",)),
+    (swapped((16, 64, 64), 2, "coop", 1, split_k=2, **SPLIT, padded=True), "fp16", "tn", ("20_130_391",)),
 )  # fmt: skip
 
 
@@ -118,6 +126,7 @@ def compiled(config: Sm90WsConfig, acc: Acc, layout: Layout, folder: Path, kerne
     text = render(config, acc, layout, kernels=kernels).text
     loaded = emulated.library(folder, text, HOPPER / "driver.cc", places, "-fno-gnu-unique")
     loaded.run.argtypes = [ctypes.c_void_p, *[ctypes.c_int] * 5]
+    loaded.may_read.argtypes = [ctypes.c_void_p, ctypes.c_void_p]
     loaded.fetched_bytes.restype = ctypes.c_long
     return loaded
 
@@ -139,15 +148,18 @@ def check(library: ctypes.CDLL, config: Sm90WsConfig, problem: Problem, loads_ea
     size = problem.m * problem.n
     room = np.full(size + 2 * GUARD + 8, 77.0, np.float16)
     c = room[-room.ctypes.data % 16 // 2 :][: size + 2 * GUARD]
+    for operand in operands:
+        assert operand.ctypes.data % 16 == 0
+        library.may_read(operand.ctypes.data, operand.ctypes.data + operand.nbytes)
     plan = plan_launch(config, problem, SM_COUNT)
     addresses = (*(operand.ctypes.data for operand in operands), c.ctypes.data + 2 * GUARD)
     workspace = np.zeros(plan.workspace_bytes // 4 + 8, np.uint32)
     begin = -workspace.ctypes.data % 16
     sets = ParamSets(plan, *(np.array([at], np.uint64) for at in addresses), encode, workspace.ctypes.data + begin)
     # Slices that meet in a workspace run at the same time, all but one, or none: they must not rely on each other.
-    slices = plan.grid // plan.cluster if config.stream_k else config.split_k
+    slices = plan.grid // plan.cluster if config.stream_k or config.padded else config.split_k
     at_once = {1, slices - 1, slices} if plan.workspace_bytes else {1}
-    for clusters in sorted(at_once):
+    for clusters in sorted(at_once - {0}):
         c[GUARD : GUARD + size] = np.nan
         together = clusters * plan.cluster
         launch = (plan.grid, plan.cluster, plan.smem_bytes, int(loads_early), together)

@@ -249,10 +249,11 @@ def bound_submitter(launch: KernelLaunch, params: ParamSets, stream: int) -> Sub
 
 
 def kernel_submitter(launch: KernelLaunch, stream: int, operands: Operands) -> Submitter:
-    """A kernel of ours; its tensor maps are encoded per request."""
+    """A kernel of ours; its tensor maps of operands are encoded per request."""
     config, function = launch.handles(stream)
-    params, plan = ParamSets.blank(launch.plan, launch.workspace), launch.plan
-    maps = (_map(spec, params.field(name)) for name, spec in (("a", plan.a), ("b", plan.b), ("c", plan.c)))
+    params, plan = ParamSets.blank(launch.plan, launch.workspace, tensor_map.encode_all), launch.plan
+    specs = {"a": plan.a, "b": plan.b, "c": plan.c}
+    maps = (_map(None if name in plan.copy_bytes else spec, params.field(name)) for name, spec in specs.items())
     encode, submit = (driver_function(name) for name in ("cuTensorMapEncodeTiled", "cuLaunchKernelEx"))
     slots = (_Address * 3)(*(params.field(name) or None for name in ("a_ptr", "b_ptr", "c_ptr")))
     state = _Kernel(encode, submit, config, function, params.kernel_params(0), slots)

@@ -1,14 +1,14 @@
 """From a configuration and a problem to what a launch needs: grid, tensor-map geometry, the kernel's parameter struct.
 
 Pure arithmetic; no CUDA. The structs are ``GemmParams`` of ``kernels/include/cudal2/params.cuh``, for kernels that load
-through tensor maps, ``WorkspaceParams`` of ``workspace.cuh``, and ``MmaParams`` of ``mma_params.cuh``, for those that
-load by address.
+through tensor maps, ``WorkspaceParams`` of ``workspace.cuh``, ``PaddedParams`` of ``padded.cuh``, and ``MmaParams`` of
+``mma_params.cuh``, for those that load by address.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -49,6 +49,15 @@ WORKSPACE_PARAMS: np.dtype[np.void] = np.dtype(
         "itemsize": WORKSPACE_PARAMS_BYTES,
     }
 )
+#: ``PaddedParams``: the same, operands as they came and where their copies go.
+PADDED_PARAMS: np.dtype[np.void] = np.dtype(
+    {
+        "names": [*_GEMM_NAMES, "partials", "tickets", "a_ptr", "b_ptr", "a_copy", "b_copy", "counters"],
+        "formats": [*_GEMM_FORMATS, *["<u8"] * 7],
+        "offsets": [*_GEMM_OFFSETS, *range(448, 504, 8)],
+        "itemsize": WORKSPACE_PARAMS_BYTES,
+    }
+)
 #: ``MmaParams``.
 MMA_PARAMS: np.dtype[np.void] = np.dtype(
     {
@@ -58,6 +67,9 @@ MMA_PARAMS: np.dtype[np.void] = np.dtype(
         "itemsize": MMA_PARAMS_BYTES,
     }
 )
+
+
+_STRUCTS = {"GemmParams": PARAMS, "WorkspaceParams": WORKSPACE_PARAMS, "PaddedParams": PADDED_PARAMS}
 
 
 @dataclass(frozen=True)
@@ -109,6 +121,8 @@ class LaunchPlan:
         ticket_bytes: Global memory that must be zero before the first launch, and is after each; of one stream, since
             launches that overlap would share it.
         partial_bytes: Global memory behind it, for sums.
+        copy_bytes: Global memory behind that, by operand, for copies that its map is of.
+        counter_bytes: Of the tickets, those at the start that copies are counted by.
         cluster_y: CTAs per cluster along the grid's second axis.
     """
 
@@ -124,12 +138,27 @@ class LaunchPlan:
     grid_yz: tuple[int, int] = (1, 1)
     ticket_bytes: int = 0
     partial_bytes: int = 0
+    copy_bytes: Mapping[str, int] = field(default_factory=dict)
+    counter_bytes: int = 0
     cluster_y: int = 1
 
     @property
     def workspace_bytes(self) -> int:
         """Global memory that a launch needs besides the operands."""
-        return self.ticket_bytes + self.partial_bytes
+        return self.ticket_bytes + self.partial_bytes + sum(self.copy_bytes.values())
+
+    @property
+    def places(self) -> dict[str, int]:
+        """Where the struct's fields point in the workspace, in bytes from its start."""
+        if not self.workspace_bytes:
+            return {}
+        found = {"counters": 0} if self.counter_bytes else {}
+        found |= {"tickets": self.counter_bytes, "partials": self.ticket_bytes}
+        at = self.ticket_bytes + self.partial_bytes
+        for operand, size in self.copy_bytes.items():
+            found[f"{operand}_copy"] = at
+            at += size
+        return found
 
 
 def plan_launch(config: KernelConfig, problem: Problem, sm_count: int) -> LaunchPlan:
@@ -145,23 +174,37 @@ def plan_launch(config: KernelConfig, problem: Problem, sm_count: int) -> Launch
 def _plan_sm90_ws(config: Sm90WsConfig, problem: Problem, sm_count: int) -> LaunchPlan:
     m, n, k = problem.m, problem.n, problem.k
     tiles = sm90_ws.cluster_tiles(config, m, n)
-    kind = problem.dtype, config.l2_promotion
     ticket_bytes, partial_bytes = sm90_ws.workspace_bytes(config, m, n, sm_count)
+    counter_bytes = sm90_ws.COUNTER_BYTES if config.padded else 0
+    a, b = _operand_specs(config, problem)
     return LaunchPlan(
         grid=sm90_ws.grid_ctas(config, m, n, sm_count),
         block=sm90_ws.threads(config),
         cluster=sm90_ws.cluster_size(config),
         smem_bytes=sm90_ws.smem_bytes(config),
-        struct=WORKSPACE_PARAMS if sm90_ws.uses_workspace(config) else PARAMS,
-        ticket_bytes=ticket_bytes,
+        struct=_STRUCTS[sm90_ws.params(config)],
+        ticket_bytes=counter_bytes + ticket_bytes,
         partial_bytes=partial_bytes,
+        counter_bytes=counter_bytes,
+        copy_bytes=_copy_bytes(problem) if config.padded else {},
         scalars=_scalars(problem, tiles, config.raster, config.group)
         | {"prefetch": sm90_ws.prefetch_tiles(config, m, n, k)}
         | _hints(*tiles),
-        a=MapSpec(k, m, sm90_ws.k_box_columns(config), config.tile_m // config.cluster_n, *kind),
-        b=_b_spec(config, problem),
+        a=a,
+        b=b,
         c=MapSpec(n, m, *sm90_ws.store_box(config), problem.dtype) if config.epilogue == "tma" else None,
     )
+
+
+def _copy_bytes(problem: Problem) -> dict[str, int]:
+    """Of the operands that TMA cannot read as they are."""
+    sizes = {"a": sm90_ws.copy_bytes(problem.m, problem.k), "b": sm90_ws.copy_bytes(*_stored_b(problem))}
+    return {operand: size for operand, size in sizes.items() if size}
+
+
+def _stored_b(problem: Problem) -> tuple[int, int]:
+    """Rows and columns of B as stored."""
+    return (problem.n, problem.k) if problem.layout == "tn" else (problem.k, problem.n)
 
 
 def _hints(tiles_m: int, tiles_n: int) -> dict[str, int]:
@@ -172,11 +215,21 @@ def _hints(tiles_m: int, tiles_n: int) -> dict[str, int]:
     }
 
 
-def _b_spec(config: Sm90WsConfig, problem: Problem) -> MapSpec:
-    columns, kind = sm90_ws.b_box_columns(config, problem.layout), (problem.dtype, config.l2_promotion)
-    if problem.layout == "tn":
-        return MapSpec(problem.k, problem.n, columns, config.tile_n // config.cluster_m, *kind)
-    return MapSpec(problem.n, problem.k, columns, config.tile_k // config.cluster_m, *kind)
+def _operand_specs(config: Sm90WsConfig, problem: Problem) -> tuple[MapSpec, MapSpec]:
+    """Maps of A and B, or of their copies."""
+    kind = problem.dtype, config.l2_promotion
+    rows_a, rows_b = config.tile_m // config.cluster_n, config.tile_n if problem.layout == "tn" else config.tile_k
+    a = MapSpec(problem.k, problem.m, sm90_ws.k_box_columns(config), rows_a, *kind)
+    rows, columns = _stored_b(problem)
+    b = MapSpec(columns, rows, sm90_ws.b_box_columns(config, problem.layout), rows_b // config.cluster_m, *kind)
+    return _readable(a), _readable(b)
+
+
+def _readable(spec: MapSpec) -> MapSpec:
+    """Of the operand's copy, where TMA cannot read its rows."""
+    if not sm90_ws.copy_bytes(spec.rows, spec.columns):
+        return spec
+    return replace(spec, columns=sm90_ws.padded_columns(spec.columns))
 
 
 def _plan_sm90_small(config: Sm90SmallConfig, problem: Problem) -> LaunchPlan:
@@ -239,24 +292,38 @@ class ParamSets:
         """Packs all structs at once."""
         self.structs = _aligned_structs(plan.struct, len(c))
         for name, spec, addresses in (("a", plan.a, a), ("b", plan.b, b), ("c", plan.c, c)):
-            if spec is not None:
-                self.structs[name] = encode(spec, addresses)
             if f"{name}_ptr" in (plan.struct.names or ()):
                 self.structs[f"{name}_ptr"] = addresses
+            if spec is not None:
+                copied = f"{name}_copy" in plan.places
+                at = np.full_like(addresses, workspace + plan.places[f"{name}_copy"]) if copied else addresses
+                self.structs[name] = encode(spec, at)
         for name, value in plan.scalars.items():
             self.structs[name] = value
-        if plan.workspace_bytes:
-            self.structs["tickets"], self.structs["partials"] = workspace, workspace + plan.ticket_bytes
+        for name, place in plan.places.items():
+            self.structs[name] = workspace + place
         base = self.structs.ctypes.data
         self._slots = base + plan.struct.itemsize * np.arange(len(c), dtype=np.uint64)
         self._slots_base = int(self._slots.ctypes.data)
 
     @classmethod
-    def blank(cls, plan: LaunchPlan, workspace: int = 0) -> ParamSets:
-        """One struct without addresses of operands and maps, which are for the caller to fill in place."""
+    def blank(
+        cls, plan: LaunchPlan, workspace: int = 0, encode: Callable[[MapSpec, Words], Words] | None = None
+    ) -> ParamSets:
+        """One struct without addresses of operands and their maps, which are for the caller to fill in place.
+
+        Args:
+            plan: The launch.
+            workspace: Address of its workspace.
+            encode: Makes the maps of copies, which are always in the same place.
+        """
         nowhere = np.zeros(1, np.uint64)
         maps = np.zeros((1, MAP_WORDS), np.uint64)
-        return cls(plan, nowhere, nowhere, nowhere, lambda spec, addresses: maps, workspace)
+
+        def placed(spec: MapSpec, at: Words) -> Words:
+            return encode(spec, at) if encode is not None and at[0] else maps
+
+        return cls(plan, nowhere, nowhere, nowhere, placed, workspace)
 
     def field(self, name: str) -> int:
         """Address of a field of the first struct; 0 where the struct has none of this name."""

@@ -107,5 +107,8 @@ extern "C" const char* run(const void* given, int blocks, int cluster, int smem_
   return machine.error.c_str();
 }
 
+// An operand that plain loads of the next runs may read.
+extern "C" void may_read(const void* begin, const void* end) { machine.operands.emplace_back(begin, end); }
+
 // Of all operands, in the last run.
 extern "C" long fetched_bytes() { return long(machine.fetched.size()) * 16; }

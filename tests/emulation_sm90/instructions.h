@@ -54,6 +54,10 @@ inline uint32_t exchange(uint32_t word, int from) {
 }  // namespace emulation
 
 inline uint32_t __shfl_xor_sync(uint32_t, uint32_t word, int mask) { return emulation::exchange(word, emulation::machine.thread ^ mask); }
+inline uint32_t __shfl_down_sync(uint32_t, uint32_t word, int by) {
+  const int lane = emulation::machine.thread % 32;
+  return emulation::exchange(word, emulation::machine.thread + (lane + by < 32 ? by : 0));
+}
 inline uint32_t __shfl_sync(uint32_t, uint32_t word, int lane) { return emulation::exchange(word, emulation::machine.thread / 32 * 32 + lane); }
 
 namespace cute {
@@ -276,6 +280,11 @@ using emulation::machine;
 inline void barrier_sync(int id, int threads) { emulation::named_sync(id, threads, true); }
 inline void barrier_arrive(int id, int threads) { emulation::named_sync(id, threads, false); }
 inline void wait_for_previous_grid() {}
+inline void fence_async_proxy() {}
+inline uint4 from_next_lane(uint4 value) {
+  return make_uint4(__shfl_down_sync(~0u, value.x, 1), __shfl_down_sync(~0u, value.y, 1), __shfl_down_sync(~0u, value.z, 1),
+                    __shfl_down_sync(~0u, value.w, 1));
+}
 inline void allow_next_grid() {}
 
 inline void cluster_arrive_relaxed() {
@@ -365,6 +374,17 @@ inline uint32_t fetch_add_acq_rel(uint32_t* at, uint32_t value) { return fetch_a
 inline void store_relaxed(uint32_t* at, uint32_t value) { *at = value; }
 inline float4 load_shared_by_gpu(const float4* at) { return *at; }
 inline void store_shared_by_gpu(float4* at, float4 value) { *at = value; }
+template <class T>
+T load_operand(const T* at) {
+  if (reinterpret_cast<uintptr_t>(at) % sizeof(T) != 0) emulation::fail("a load from a misaligned address");
+  for (const auto& [begin, end] : machine.operands) {
+    if (at >= begin && at + 1 <= end) return *at;
+  }
+  emulation::fail("a load from outside the operands");
+  return {};
+}
+inline uint4 load_vector(const uint4* at) { return load_operand(at); }
+inline uint16_t load_element(const uint16_t* at) { return load_operand(at); }
 inline void store_tensor_evict_first(const void* map, const void* from, int x, int y) { cute::SM90_TMA_STORE_2D::copy(map, from, x, y); }
 
 }  // namespace cudal2

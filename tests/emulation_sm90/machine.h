@@ -74,6 +74,7 @@ struct Machine {
   int cluster = 1;                        // CTAs in one
   std::vector<ClusterBarrier> clusters;   // by the first of its CTAs
   std::set<const void*> loaded, fetched;  // 16 bytes of an operand each: by loads, and into L2
+  std::vector<std::pair<const void*, const void*>> operands;  // that plain loads may read
   std::string error;
 };
 
