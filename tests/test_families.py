@@ -191,13 +191,22 @@ def test_defaults_are_legal_on_every_kind_of_shape() -> None:
 def test_odd_shapes_get_kernels_that_can_take_them(mnk: str) -> None:
     for layout in ("tn", "nn"):
         problem = Problem.parse(mnk, layout=layout)  # type: ignore[arg-type]
-        chosen, space = default_configs(problem, SM90), SearchSpace(family="sm80_mma")
-        assert chosen and all(not space.explain(config, problem) for config in chosen)
-        fallback = fallback_config(problem, SM90)
-        assert fallback in chosen
+        for family in ("sm90_ws", "sm80_mma"):
+            chosen, space = default_configs(problem, SM90, family), SearchSpace(family=family)
+            assert chosen and all(not space.explain(config, problem) for config in chosen)
+        padded = default_configs(problem, SM90)
+        assert padded == default_configs(problem, SM90, "sm90_ws") and fallback_config(problem, SM90) in padded
         with pytest.raises(NothingValidError, match="--config"):
-            default_configs(problem, SM90, "sm90_ws")
+            default_configs(problem, SM90, "sm90_small")
     assert default_configs(Problem.parse(mnk), SM80) and fallback_config(Problem.parse(mnk), SM80) is None
+
+
+def test_where_no_kernel_of_the_table_s_family_can_be_the_fallback_is_the_model_s_choice() -> None:
+    assert fallback_config(Problem(9000, 8999, 4001), SM90).name.startswith("128x256x64_s4_coop2")
+    assert fallback_config(Problem(64, 64, 16385), SM90).split_k == 4
+    too_large = fallback_config(Problem(20000, 20000, 8001), SM90)
+    assert too_large is not None and too_large.family == "sm80_mma", "no room for the copies"
+    assert fallback_config(Problem(2**31 - 1, 1, 1), SM90) is None
 
 
 # Records and replay
@@ -271,9 +280,12 @@ def test_a_table_serves_each_shape_by_a_family_that_can_take_it() -> None:
 def test_eval_takes_the_family_that_can_where_the_table_has_nothing() -> None:
     table = KernelTable(Header.from_fingerprint(FINGERPRINT, "fp32", "tn"), [entry("256_512_512", WS)])
     assert table_configs(Problem(256, 512, 512), table, SM90)[0] == [WS]
-    configs, why = table_configs(ODD, table, SM90)
-    assert {config.family for config in configs} == {"sm80_mma"}
-    assert "the table has nothing near for 123_456_789" in why
+    assert table_configs(ODD, table, SM90)[1].endswith("padded_m1, from the table's 256_512_512")
+    configs, why = table_configs(Problem(123, 456, 78901), table, SM90)
+    assert len(configs) > 1 and all(config.padded for config in configs)
+    assert "the table has nothing near for 123_456_78901" in why
+    too_large, _ = table_configs(Problem(20000, 20000, 8001), table, SM90)
+    assert {config.family for config in too_large} == {"sm80_mma"}
 
 
 def test_a_mixed_table_is_read_back(tmp_path: Path) -> None:
@@ -358,11 +370,11 @@ def mma_entry(mnk: str, config: KernelConfig | None = MMA, median_us: float = 4.
     return Entry(p.m, p.n, p.k, config, baseline, median_us, 8.0, "searched", reason=reason)
 
 
-def test_rows_that_tma_cannot_read_are_neighbours_of_one_another_alone() -> None:
+def test_kernels_that_cannot_copy_serve_rows_that_tma_cannot_read_if_measured_on_such_alone() -> None:
     narrow = replace(MMA, copy_bytes=2)
     table = KernelTable(
         Header.from_fingerprint(FINGERPRINT, "fp32", "tn"),
-        [mma_entry("128_512_800", None), mma_entry("128_512_512", WS), mma_entry("200_300_401", narrow)],
+        [mma_entry("128_512_800", None), mma_entry("128_512_512", MMA), mma_entry("200_300_401", narrow)],
     )
     found = table.best(123, 456, 789)
     assert found is not None and (found.config, found.mnk) == (narrow, "200_300_401")
@@ -370,7 +382,7 @@ def test_rows_that_tma_cannot_read_are_neighbours_of_one_another_alone() -> None
     wide = table.best(200, 304, 400)
     assert wide is not None and wide.mnk == "128_512_512"
     assert table.best(2000, 2000, 2001) is None
-    reason = "no measured shape with rows that TMA cannot read either, and no narrower, is within 4x"
+    reason = "no measured shape whose choice holds for rows that TMA cannot read is within 4x"
     assert reason in table.explain(2000, 2000, 2001)
 
 

@@ -15,7 +15,7 @@ from cudal2.problem import Problem
 from cudal2.settings import SpaceSettings, load_shapes
 from cudal2.space.config import KernelConfig, Sm80MmaConfig, Sm90SmallConfig, Sm90WsConfig
 from cudal2.space.families import FAMILIES
-from cudal2.space.refit import log_waste, refit, transposed
+from cudal2.space.refit import log_waste, off_sectors, refit, suited, transposed
 from cudal2.space.space import SearchSpace
 from cudal2.space.waves import waves_of
 from cudal2.table import Header
@@ -188,3 +188,30 @@ def test_where_tma_cannot_store_the_rows_of_c_registers_do() -> None:
     assert found is not None and (found.epilogue, found.store_hint) == ("direct", "normal")
     assert (found.tile_m, found.tile_n, found.schedule) == (WAVES.tile_m, WAVES.tile_n, WAVES.schedule)
     assert moved(hinted, "8192_8192_1024", "8191_8192_1024").epilogue == "tma"
+
+
+def test_operands_are_copied_first_where_tma_cannot_read_their_rows_and_nowhere_else() -> None:
+    ahead = replace(WAVES, l2_prefetch=2)
+    odd = moved(ahead, "8192_8192_1024", "8192_8192_1021")
+    assert odd == replace(WAVES, padded=True), "nothing of a copy can be fetched before"
+    assert moved(odd, "8192_8192_1021", "8192_8192_1024") == WAVES
+    assert moved(odd, "8192_8192_1021", "8192_8192_1020") == odd, "however wide the rows are"
+    assert moved(WAVES, "8192_8192_1024", "8192_8191_1021") == replace(WAVES, padded=True, epilogue="direct")
+    assert suited(WAVES, Problem(64, 60, 64)).padded is False
+    assert suited(WAVES, Problem(64, 60, 64, layout="nn")).padded is True
+    # The same shape with B row-major, as tables of another layout take their choices over.
+    row_major = refit(WAVES, Problem(8192, 8188, 1024), Problem(8192, 8188, 1024, layout="nn"), SPACES["sm90_ws"])
+    assert row_major == replace(WAVES, padded=True, epilogue="direct")
+    assert moved(WAVES, "8192_8192_1024", "20000_20000_8001") is None, "no room for the copies"
+    assert moved(SMALL, "128_128_128", "128_128_127") is None, "a family without copies"
+
+
+def test_copies_are_on_the_sectors_of_l2() -> None:
+    assert moved(WAVES, "8192_8192_1024", "8192_8192_1021").l2_promotion == 256
+    assert moved(replace(WAVES, padded=True), "8192_8192_1021", "8192_8192_1032").l2_promotion == 128
+    odd, half = Problem(512, 512, 511), Problem(512, 520, 511, layout="nn")
+    assert off_sectors(odd) and not off_sectors(odd, padded=True)
+    assert off_sectors(half, padded=True), "rows of B are read where they are"
+    assert refit(WAVES, Problem(8192, 8192, 1024, layout="nn"), replace(half, m=8192, n=8200), SPACES["sm90_ws"]) == (
+        replace(WAVES, padded=True, l2_promotion=128)
+    )

@@ -16,7 +16,7 @@ from cudal2.search.nearest import nearest_strategy, refitted
 from cudal2.search.strategies import STRATEGIES
 from cudal2.settings import SpaceSettings
 from cudal2.space.config import Sm90WsConfig
-from cudal2.space.estimate import predict_us
+from cudal2.space.estimate import HBM_BYTES_PER_US, estimate_us, predict_us
 from cudal2.space.space import SearchSpace
 
 
@@ -169,6 +169,24 @@ def test_the_model_knows_that_a_persistent_grid_of_large_clusters_does_not_fit_a
     four = dataclasses.replace(pair, cluster_n=2)
     fast, slow = predict_us(columns_of(space, np.array([space.flat(one) for one in (pair, four)])), problem)
     assert 1.8 < slow / fast < 2.1
+
+
+def test_the_model_adds_the_time_of_copies_and_loads_them_as_if_rows_had_been_aligned():
+    """Of what has to be copied alone: read once, and written once in whole lines."""
+    wide = Sm90WsConfig(128, 128, 64, 4, "coop", 2, 1, 1, 1, "tma", 1, "m", 8, True)
+    padded = dataclasses.replace(wide, padded=True)
+    odd, even = Problem(4096, 4096, 8191), Problem(4096, 4096, 8192)
+    moved_bytes = 2 * 4096 * 2 * (8191 + 8192)
+    copied = estimate_us(padded, odd) - estimate_us(wide, even)
+    assert copied == pytest.approx(2.0 + moved_bytes / HBM_BYTES_PER_US, rel=1e-3)
+    odd, even = (dataclasses.replace(problem, layout="nn") for problem in (odd, even))
+    copied = estimate_us(padded, odd) - estimate_us(wide, even)
+    assert copied == pytest.approx(2.0 + moved_bytes / 2 / HBM_BYTES_PER_US, rel=1e-3), "A alone"
+    fewer = dataclasses.replace(padded, l2_promotion=128)
+    assert estimate_us(fewer, odd) > estimate_us(padded, odd), "copies are on the sectors"
+    space, problem = SearchSpace(), Problem(512, 512, 509)
+    flats = np.array([space.flat(config) for config in space.sample(problem, np.random.default_rng(0), 20)])
+    assert np.isfinite(predict_us(columns_of(space, flats), problem)).all()
 
 
 def test_nearest_neighbours_try_what_was_fast_next_door_and_know_nothing_else(runner):

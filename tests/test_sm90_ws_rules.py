@@ -24,14 +24,20 @@ RULE_NAMES = [rule.name for rule in RULES]
 SWAPPED = {"swap_ab": True, "tile_m": 168, "tile_n": 128, "consumers": 1}
 SPLIT = {"split_k": 2, "split_via": "workspace", "epilogue": "direct"}
 KEEPS_A = {"resident_a": 2, "persistent": True}
+PADDED = {"padded": True}
 STREAMS = {"stream_k": True, "persistent": True}
 #: 230 tiles, 98 of them in the last wave.
 WIDE_STREAMS = {**STREAMS, "tile_m": 256, "tile_n": 192, "stages": 3}
 
 #: Rule, change to a legal configuration, problem, and words of the reason: the numbers and the limit.
 REFUSALS = [
-    ("alignment", {}, Problem(128, 256, 100), ["k = 100", "200 bytes", "16-byte", "k % 8 == 0"]),
+    ("alignment", {}, Problem(128, 256, 100), ["k = 100", "200 bytes", "16-byte", "k % 8 == 0", "padded"]),
     ("alignment", {}, Problem(128, 100, 256, layout="nn"), ["n = 100", "200 bytes", "n % 8 == 0"]),
+    ("alignment", PADDED, Problem(128, 256, 104), ["rows of 208 bytes", "no copy is needed"]),
+    ("alignment", PADDED, Problem(128, 96, 104, layout="nn"), ["rows of 208 and 192 bytes", "no copy is needed"]),
+    # Rows of 8,001 elements are copied to lines of 64, 8,064.
+    ("padded_bytes", PADDED, Problem(20000, 20000, 8001), ["645120000 bytes", "536870912", "sm80_mma"]),
+    ("padded_prefetch", {**PADDED, "l2_prefetch": 2}, Problem(512, 512, 4001), ["previous grid", "L2 prefetch of 2"]),
     ("consumers_split_tile", {"tile_m": 192}, LARGE, ["2 cooperating", "96 of 192", "64 or 128"]),
     ("consumers_split_tile", {"tile_m": 256, "consumers": 3}, LARGE, ["85.3333 of 256", "64 or 128"]),
     ("consumers_split_tile", {"schedule": "pingpong", "consumers": 3}, LARGE, ["ping-pong takes 2", "not 3"]),
@@ -106,7 +112,15 @@ def test_refuses_with_the_numbers_and_the_limit(
 #: Rule, change, a problem where the limit is just met, and one where it is just missed.
 LIMITS = [
     ("alignment", {}, Problem(512, 512, 504), Problem(512, 512, 508)),
+    ("alignment", {}, Problem(512, 512, 512, layout="nn"), Problem(512, 508, 512, layout="nn")),
+    ("alignment", PADDED, Problem(512, 512, 508), Problem(512, 512, 504)),
+    ("alignment", PADDED, Problem(512, 512, 508, layout="nn"), Problem(512, 512, 504, layout="nn")),
+    ("alignment", {**PADDED, "epilogue": "direct"}, Problem(512, 508, 512, layout="nn"), Problem(512, 508, 512)),
+    # 2^28 elements of copies in all; 4,095 are copied to 4,096, and row-major B of aligned rows is not copied.
+    ("padded_bytes", PADDED, Problem(2**15, 2**15, 4095), Problem(2**15 + 1, 2**15, 4095)),
+    ("padded_bytes", PADDED, Problem(2**16, 2**15, 4095, layout="nn"), Problem(2**16 + 1, 2**15, 4095, layout="nn")),
     ("store_box", {}, Problem(512, 1000, 512), Problem(512, 1004, 512)),
+    ("store_box", PADDED, Problem(512, 1000, 511), Problem(512, 1004, 511)),
     ("tile_k_padding", {"tile_k": 128, "stages": 2}, Problem(512, 512, 72), Problem(512, 512, 64)),
     (
         "split_k_depth",
@@ -184,6 +198,7 @@ def test_no_rule_is_made_redundant_by_those_before_it() -> None:
         Problem(129, 136, 8),
         Problem(64, 96, 100),
         Problem(64, 100, 4104),
+        Problem(20000, 20000, 8001),
         Problem(2**31 - 8, 2**31 - 8, 4096),
     ]
     removed = dict.fromkeys(RULE_NAMES, 0)

@@ -298,10 +298,30 @@ def test_a_persistent_neighbour_may_have_more_stages_than_this_shape_has_k_tiles
     assert found.config.stages == 4 and found.config.persistent and found.evidence == "transferred"
 
 
-def test_a_shape_tma_cannot_address_gets_nothing(table):
-    assert table.best(64, 64, 63) is None
-    reason = "no measured shape with rows that TMA cannot read either, and no narrower, is within 4x"
-    assert reason in table.explain(64, 64, 63)
+def test_a_shape_whose_rows_tma_cannot_read_takes_a_kernel_that_copies_them_first(table):
+    found = table.best(1000, 1000, 1001)
+    assert found.mnk == "1024_1024_1024" and found.evidence == "transferred"
+    assert found.config.padded and SearchSpace().explain(found.config, Problem(1000, 1000, 1001)) == []
+    assert KernelTable(HEADER, [entry("1000_1000_1001", found.config)]).best(1024, 1024, 1024).config == LARGE
+
+
+def test_measured_on_rows_that_have_to_be_copied_a_kernel_is_nearer_to_others_like_it():
+    padded = dataclasses.replace(LARGE, padded=True)
+    table = KernelTable(HEADER, [entry("1024_1024_1024", LARGE), entry("1024_1024_1303", padded)])
+    assert [table.best(1024, 1024, k).k for k in (1023, 1026, 1032)] == [1303, 1303, 1024]
+
+
+def test_a_library_says_nothing_of_rows_that_tma_reads_if_it_was_timed_on_others_nor_the_reverse():
+    """It runs other routines there."""
+    table = KernelTable(HEADER, [lost("1024_1024_1024"), entry("1536_1024_1024", LARGE)])
+    assert table.best(1024, 1024, 1032).config is None
+    assert table.best(1024, 1024, 1023).config.padded
+    odd = KernelTable(HEADER, [lost("1024_1024_1023"), entry("1536_1024_1024", LARGE)])
+    assert odd.best(1024, 1024, 1024).mnk == "1536_1024_1024"
+    assert odd.best(1500, 1024, 1025).config is None, "of its kind it is the nearest"
+    assert KernelTable(HEADER, [lost("1024_1024_1024")]).best(1024, 1024, 1023) is None
+    reason = "no measured shape whose choice holds for rows that TMA cannot read is within 4x"
+    assert reason in KernelTable(HEADER, [lost("1024_1024_1024")]).explain(1024, 1024, 1023)
 
 
 # Choosing

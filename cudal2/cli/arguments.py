@@ -35,7 +35,7 @@ _NAMES = {
         r"_k(?P<split_k>\d+)_(?P<epilogue>tma|direct)_o(?P<ctas_per_sm>\d+)(?P<swap_ab>(?:_swap)?)"
         r"(?:_(?P<split_via>workspace))?(?P<stream_k>(?:_stream_k)?)(?:_a(?P<resident_a>\d+))?"
         r"(?:_r(?P<producer_registers>\d+))?"
-        r"(?:_(?P<store_hint>evict_first))?"
+        r"(?:_(?P<store_hint>evict_first))?(?P<padded>(?:_padded)?)"
         r"(?:_(?P<raster>[mn])(?P<group>\d+)(?P<persistent>p?)(?:f(?P<l2_prefetch>\d+))?"
         r"(?:l(?P<l2_promotion>\d+))?)?",
         re.ASCII,
@@ -59,7 +59,7 @@ _NAMES = {
     ),
 }
 #: Parts of a name that are there or not.
-_FLAGS = frozenset({"persistent", "stream_k", "swap_ab"})
+_FLAGS = frozenset({"padded", "persistent", "stream_k", "swap_ab"})
 #: Longer than any name, and short enough that Python reads its numbers.
 _NAME_CHARS = 200
 _COUNT = re.compile(r"[0-9]{1,10}")

@@ -6,8 +6,11 @@ from cudal2.arch import Arch
 from cudal2.errors import NothingValidError
 from cudal2.problem import Problem
 from cudal2.space.config import KernelConfig, Sm80MmaConfig, Sm90CollectiveConfig, Sm90SmallConfig, Sm90WsConfig
+from cudal2.space.estimate import estimate_us
 from cudal2.space.families import FAMILIES, SM80_MMA, family_on
+from cudal2.space.refit import suited
 from cudal2.space.rule import ceil_div
+from cudal2.space.shared_rules import tma_reads
 from cudal2.space.space import SearchSpace
 
 #: Large tiles, small ones, a split of K, many CTAs for output-bound shapes.
@@ -64,7 +67,7 @@ def default_configs(problem: Problem, arch: Arch, family: str = "") -> list[Kern
     reasons: set[str] = set()
     for name in [family] if family else [one.name for one in FAMILIES.values() if one.runs_on(arch)]:
         space = SearchSpace(arch, family=name)
-        configs = _FIXED[name] if name in _FIXED else sm80_mma_configs(problem)
+        configs = [suited(config, problem) for config in _FIXED[name]] if name in _FIXED else sm80_mma_configs(problem)
         legal = [config for config in configs if not space.explain(config, problem)]
         if legal:
             return legal
@@ -100,15 +103,14 @@ def sm80_mma_configs(problem: Problem) -> tuple[Sm80MmaConfig, ...]:
 
 
 def fallback_config(problem: Problem, arch: Arch) -> KernelConfig | None:
-    """What to run where the architecture's first family cannot take the sizes at all; ``None`` where it can.
+    """What to run, untuned, where TMA cannot read the rows and the architecture has it; ``None`` elsewhere.
 
-    The largest tile that still fills the multiprocessors once, else the smallest.
+    The one that the analytic model finds fastest.
     """
+    if tma_reads(problem) or family_on(arch) is SM80_MMA:
+        return None
     try:
         configs = default_configs(problem, arch)
     except NothingValidError:
         return None
-    if not all(isinstance(config, Sm80MmaConfig) for config in configs) or family_on(arch) is SM80_MMA:
-        return None
-    tiles = [ceil_div(problem.m, config.tile_m) * ceil_div(problem.n, config.tile_n) for config in configs]
-    return next((config for config, count in zip(configs, tiles, strict=True) if count >= arch.sm_count), configs[-1])
+    return min(configs, key=lambda config: estimate_us(config, problem, arch))

@@ -17,6 +17,7 @@ from cudal2.floor import terms_us
 from cudal2.problem import Problem
 from cudal2.space.config import PROMOTION_BYTES, KernelConfig
 from cudal2.space.refit import off_sectors
+from cudal2.space.sm90_ws.padding import copies
 from cudal2.space.waves import waves_of
 
 Floats = NDArray[np.float64]
@@ -40,6 +41,9 @@ STORE_TMA, STORE_DIRECT = 64.0, 40.0
 
 #: What it takes with stream-K that parts of tiles meet, cycles: 0.4 % of 8192_8192_8192.
 STREAM_K_CYCLES = 6_000.0
+
+#: Until all CTAs know that what they copy first is there: a fence, a counter, and the first loads anew; microseconds.
+COPY_US = 2.0
 
 #: Multiplications that an SM's tensor cores take per cycle from mma.sync (A100 whitepaper: 1,024 fused multiply-adds).
 MMA_PER_CYCLE = 1_024.0
@@ -69,6 +73,7 @@ ABSENT: dict[str, Any] = {
     "store_hint": "normal",
     "resident_a": 0,
     "stream_k": False,
+    "padded": False,
     "l2_promotion": PROMOTION_BYTES,
 }
 
@@ -97,7 +102,8 @@ def predict_us(columns: Columns, problem: Problem, arch: Arch = SM90) -> Floats:
     parts_us = np.where(columns["stream_k"], STREAM_K_CYCLES, 0.0) / CLOCK_PER_US
     chip_us = PROLOGUE_US + waves * tile_us - (waves - 1.0) * overlapped + parts_us
     memory_us = _memory_us(columns, problem, (tile_m, tile_n), (tiles_m, tiles_n), resident / split)
-    return np.asarray(np.maximum(chip_us, PROLOGUE_US + memory_us) * _variant(columns, problem))
+    product_us = np.maximum(chip_us, PROLOGUE_US + memory_us) * _variant(columns, problem)
+    return np.asarray(product_us + np.where(columns["padded"], COPY_US + sum(copies(problem)) / HBM_BYTES_PER_US, 0.0))
 
 
 def _waves(columns: Columns, ctas: Floats, arch: Arch) -> Floats:
@@ -123,7 +129,8 @@ def _variant(columns: Columns, problem: Problem) -> Floats:
 
 
 def _fetches_less(problem: Problem) -> float:
-    if off_sectors(problem):
+    """Of TMA, which reads copies where it cannot read the rows."""
+    if off_sectors(problem, padded=True):
         return OFF_SECTORS_GAIN
     terms = terms_us(problem.m, problem.n, problem.k)
     return BY_MEMORY_GAIN if terms["hbm"] > terms["tensor"] else NO_GAIN
@@ -167,7 +174,8 @@ def _load_cycles(
     """Cycles to bring one stage from L2; a multicast operand is read once per cluster, A that stays hardly ever."""
     rows = np.where(columns["resident_a"] > 0, 0.0, tile_m / _floats(columns, "cluster_n"))
     elements = rows + tile_n / _floats(columns, "cluster_m")
-    rate = (OFF_SECTORS_L2_BYTES_PER_US if off_sectors(problem) else L2_BYTES_PER_US) / CLOCK_PER_US
+    off = np.where(columns["padded"], off_sectors(problem, padded=True), off_sectors(problem))
+    rate = np.where(off, OFF_SECTORS_L2_BYTES_PER_US, L2_BYTES_PER_US) / CLOCK_PER_US
     bytes_per_cycle = np.minimum(64.0, rate / np.maximum(1.0, np.minimum(resident, 132.0)))
     return 2.0 * elements * tile_k / bytes_per_cycle
 

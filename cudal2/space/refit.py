@@ -14,6 +14,8 @@ from cudal2.arch import Arch
 from cudal2.problem import Problem
 from cudal2.space.config import KernelConfig, Sm80MmaConfig, Sm90WsConfig
 from cudal2.space.rule import ceil_div, share_k_tiles
+from cudal2.space.shared_rules import tma_reads
+from cudal2.space.sm90_ws.geometry import TMA_ROW_BYTES
 from cudal2.space.space import SearchSpace
 from cudal2.space.waves import waves_of
 
@@ -53,14 +55,18 @@ def refit(config: KernelConfig, source: Problem, problem: Problem, space: Search
 
 
 def suited(config: KernelConfig, problem: Problem) -> KernelConfig:
-    """The configuration with what the problem decides and no search chooses: how wide its rows can be copied.
+    """The configuration with what the problem decides and no search chooses: how its rows can be read and written.
 
-    Where TMA cannot store the rows of C, registers do.
+    Copies to shared memory are as wide as rows allow. Operands whose rows TMA cannot read are copied first, and nothing
+    of them is fetched before. Where TMA cannot store the rows of C, registers do.
     """
     if isinstance(config, Sm80MmaConfig):
         return replace(config, copy_bytes=problem.alignment_bytes)
-    if isinstance(config, Sm90WsConfig) and problem.n % TMA_STORE_COLUMNS:
-        return replace(config, epilogue="direct", store_hint="normal")
+    if isinstance(config, Sm90WsConfig):
+        if problem.n % TMA_STORE_COLUMNS:
+            config = replace(config, epilogue="direct", store_hint="normal")
+        padded = not tma_reads(problem)
+        return replace(config, padded=padded, l2_prefetch=0 if padded else config.l2_prefetch)
     return config
 
 
@@ -137,14 +143,20 @@ def _kernels(config: KernelConfig, source: Problem, problem: Problem, space: Sea
 def _promoted(config: KernelConfig, source: Problem, problem: Problem) -> KernelConfig:
     """With the L2 promotion of rows off the sectors where its own were on them."""
     # 1 to 18 % faster on 19 of 21 shapes with K % 16 == 8 (H200, 2026-11-30, PDL).
-    if hasattr(config, "l2_promotion") and off_sectors(problem) and not off_sectors(source):
+    if hasattr(config, "l2_promotion") and off_sectors(problem, padded=True) and not off_sectors(source, padded=True):
         return with_axes(config, l2_promotion=OFF_SECTORS_PROMOTION)
     return config
 
 
-def off_sectors(problem: Problem) -> bool:
-    """Whether rows of A or B start inside a sector of L2."""
-    return any(row_bytes % SECTOR_BYTES for row_bytes in problem.row_bytes)
+def off_sectors(problem: Problem, padded: bool = False) -> bool:
+    """Whether rows of A or B start inside a sector of L2.
+
+    Args:
+        problem: Whose rows.
+        padded: Whether those that TMA cannot read are copied first; copies are on the sectors.
+    """
+    row_bytes = (row for row in problem.row_bytes if not (padded and row % TMA_ROW_BYTES))
+    return any(row % SECTOR_BYTES for row in row_bytes)
 
 
 def _keeping(config: KernelConfig, problem: Problem, space: SearchSpace) -> Iterator[KernelConfig]:

@@ -13,6 +13,7 @@ import numpy as np
 from cudal2.arch import Arch
 from cudal2.problem import Problem
 from cudal2.space.rule import Choice, Rule, ceil_div
+from cudal2.space.sm90_ws.geometry import TMA_ROW_BYTES
 
 WARP = 32
 #: Schedulers of a multiprocessor; each has a quarter of the registers for the warps it is dealt.
@@ -81,18 +82,32 @@ def multicast_slice(otherwise: str = "") -> Rule:
     )
 
 
+def tma_reads(problem: Problem) -> bool:
+    """Whether tensor maps can describe A and B as they are."""
+    return problem.alignment_bytes == TMA_ROW_BYTES
+
+
+def tma_rows(problem: Problem, otherwise: str) -> str:
+    """In words, why TMA cannot read the rows of an operand.
+
+    Args:
+        problem: One of which :func:`tma_reads` is not so.
+        otherwise: What does.
+    """
+    name, extent = ("k", problem.k) if problem.k % 8 else ("n", problem.n)
+    needed = f"TMA needs {TMA_ROW_BYTES}-byte row strides, so {name} % 8 == 0"
+    return f"{name} = {extent} gives rows of {2 * extent} bytes; {needed}; {otherwise}"
+
+
 def tma_alignment() -> Rule:
     """Rows of both operands begin on the 16-byte boundaries that tensor maps need."""
-
-    def aligned(choice: Choice, problem: Problem, arch: Arch) -> bool:
-        return problem.k % 8 == 0 and (problem.layout == "tn" or problem.n % 8 == 0)
-
-    def reason(config: Any, problem: Problem, arch: Arch) -> str:
-        name, extent = ("k", problem.k) if problem.k % 8 else ("n", problem.n)
-        needed = f"TMA needs 16-byte row strides, so {name} % 8 == 0; family sm80_mma does without"
-        return f"{name} = {extent} gives rows of {2 * extent} bytes; {needed}"
-
-    return Rule("alignment", (), aligned, reason, by_size=True)
+    return Rule(
+        "alignment",
+        (),
+        lambda c, p, a: tma_reads(p),
+        lambda c, p, a: tma_rows(p, "family sm80_mma does without, sm90_ws copies them first"),
+        by_size=True,
+    )
 
 
 def split_k_depth() -> Rule:

@@ -22,10 +22,11 @@ from cudal2.records.fingerprint import Fingerprint
 from cudal2.records.measurement import Measurement, Mode
 from cudal2.space.config import KernelConfig
 from cudal2.space.refit import refit
+from cudal2.space.shared_rules import tma_reads
 from cudal2.space.space import SearchSpace
 from cudal2.table.entry import EVIDENCE, Device, Entry, Evidence, Header
 from cudal2.table.files import locked, search_path, table_files
-from cudal2.table.neighbours import NEAREST_FACTOR, neighbours, passed_over, tma_reads
+from cudal2.table.neighbours import NEAREST_FACTOR, neighbours, passed_over
 from cudal2.table.selection import better, select
 
 logger = logging.getLogger(__name__)
@@ -343,8 +344,8 @@ class KernelTable:
         others = (entry for entry in self.entries if entry is not exact)
         entry, passed = neighbours(others, self.header, problem, self._space)
         if entry is None and exact is None and not passed:
-            alike = "" if tma_reads(problem) else " with rows that TMA cannot read either, and no narrower,"
-            notes.append(f"no measured shape{alike} is within {NEAREST_FACTOR:g}x of it in each size")
+            able = "" if tma_reads(problem) else " whose choice holds for rows that TMA cannot read"
+            notes.append(f"no measured shape{able} is within {NEAREST_FACTOR:g}x of it in each size")
         return entry, notes + passed
 
     def _fitted(self, config: KernelConfig, source: Problem, problem: Problem) -> KernelConfig | None:

@@ -7,9 +7,10 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 from cudal2.problem import Problem
-from cudal2.space.config import KernelConfig
+from cudal2.space.config import KernelConfig, Sm90WsConfig
 from cudal2.space.estimate import estimate_us
 from cudal2.space.refit import RETILE_COST, log_waste, off_sectors, refit, resplit, retiled, suited, with_axes
+from cudal2.space.shared_rules import tma_reads
 from cudal2.space.space import SearchSpace
 from cudal2.table.entry import Entry, Header
 
@@ -25,10 +26,10 @@ TILE_SIDE = 64
 DISTANCE_COST, WASTE_COST = 0.1, 0.25
 #: As far as a factor e in one size: other kernels are best, and the library's share is another.
 OFF_SECTORS_DISTANCE = 1.0
+#: As far again: one of the two is copied first, which takes time that tiles and waves do not.
+PADDED_DISTANCE = 1.0
 #: So many of the most promising are refitted.
 REFITTED = 8
-#: Rows of a matrix that a tensor map can describe start on multiples of it (CUDA driver API, cuTensorMapEncodeTiled).
-TMA_ROW_BYTES = 16
 
 
 def neighbours(
@@ -36,10 +37,11 @@ def neighbours(
 ) -> tuple[Entry | None, list[str]]:
     """The entry of the neighbour that serves a shape, with its kernel refitted, and in words who was passed over.
 
-    Whether ``torch.matmul`` does is for the nearest to say. Kernels are ordered by what the analytic model gives them
-    here, by distance, and by what they would lose here that they did not lose there; the first few are refitted and
-    ordered so again. Shapes whose rows TMA cannot read are neighbours of one another alone, and none of one with
-    narrower rows: other kernels and other library routines run there.
+    Whether ``torch.matmul`` does is for the nearest to say of those whose rows TMA can read too, or cannot either: for
+    the others the library runs other routines. Kernels are ordered by what the analytic model gives them here, by
+    distance, and by what they would lose here that they did not lose there; the first few are refitted and ordered so
+    again. Kernels that can copy operands first serve whatever the rows are; of the others, those for rows that TMA
+    cannot read serve one another alone, and none serves narrower rows than its own.
 
     Args:
         entries: Those of the table, less the shape's own.
@@ -48,10 +50,11 @@ def neighbours(
         space_of: The space of a configuration's family on the device.
     """
     shapes = [(entry, header.problem(entry.m, entry.n, entry.k)) for entry in entries]
-    near = [(entry, there) for entry, there in shapes if _within_reach(there, problem) and _alike(there, problem)]
+    near = [pair for pair in shapes if _within_reach(pair[1], problem) and _serves(*pair, problem)]
     near.sort(key=lambda item: _distance(item[1], problem))
     library = next((replace(entry, evidence="transferred") for entry, _ in near if entry.config is None), None)
-    if near and near[0][0].config is None:
+    deciding = next((entry for entry, there in near if tma_reads(there) == tma_reads(problem)), None)
+    if deciding is not None and deciding.config is None:
         return library, []
     guessed: list[tuple[float, Entry, KernelConfig, Problem]] = []
     for entry, there in near:
@@ -80,13 +83,13 @@ def passed_over(entry: Entry, config: KernelConfig, problem: Problem, space: Sea
     return f"{entry.mnk} passed over: {space.explain(suited(config, problem), problem)[0]}"
 
 
-def tma_reads(problem: Problem) -> bool:
-    """Whether tensor maps can describe A and B."""
-    return problem.alignment_bytes == TMA_ROW_BYTES
+def _serves(entry: Entry, there: Problem, problem: Problem) -> bool:
+    """Whether the alignment of the rows allows it.
 
-
-def _alike(there: Problem, problem: Problem) -> bool:
-    """Narrower copies cost our kernels more than the library: what wins with 8 bytes a copy loses with 4 or 2."""
+    Narrower copies cost the other kernels more than the library: what wins with 8 bytes a copy loses with 4 or 2.
+    """
+    if isinstance(entry.config, Sm90WsConfig):
+        return True
     return tma_reads(there) == tma_reads(problem) and there.alignment_bytes <= problem.alignment_bytes
 
 
@@ -96,9 +99,10 @@ def _within_reach(there: Problem, problem: Problem) -> bool:
 
 
 def _distance(one: Problem, other: Problem) -> float:
-    """Euclidean, of the logarithms of the sizes; rows that start inside sectors of L2 are far from others."""
+    """Euclidean, of the logarithms of the sizes; rows off the sectors of L2, or copied first, are far from others."""
     sizes = math.dist(*([math.log(size) for size in _sizes(shape)] for shape in (one, other)))
-    return sizes + (OFF_SECTORS_DISTANCE if off_sectors(one) != off_sectors(other) else 0.0)
+    off = OFF_SECTORS_DISTANCE if off_sectors(one, padded=True) != off_sectors(other, padded=True) else 0.0
+    return sizes + off + (PADDED_DISTANCE if tma_reads(one) != tma_reads(other) else 0.0)
 
 
 def _sizes(problem: Problem) -> tuple[int, int, int]:
@@ -108,7 +112,7 @@ def _sizes(problem: Problem) -> tuple[int, int, int]:
 
 def _moved(config: KernelConfig, source: Problem, problem: Problem, space: SearchSpace) -> KernelConfig:
     """Much like what refitting makes of it, in a fraction of the time."""
-    tile = retiled(config, source, problem, space)
+    tile = suited(retiled(config, source, problem, space), problem)
     return with_axes(tile, split_k=resplit(tile, source, problem, space)[0]) if hasattr(tile, "split_k") else tile
 
 

@@ -24,9 +24,9 @@ from cudal2.space.shared_rules import (
     shared_memory,
     split_k_depth,
     tile_k_padding,
-    tma_alignment,
 )
 from cudal2.space.sm90_ws import geometry as geo
+from cudal2.space.sm90_ws.padding import PADDED_PREFETCH, PADDING
 from cudal2.space.sm90_ws.splitting import SPLITTING, SPLITTING_BY_SIZE
 from cudal2.space.sm90_ws.tiling import TILING, cluster_ctas, cluster_split, clusters, ctas, tiles_m, tiles_n, wave
 
@@ -206,7 +206,7 @@ def _prefetch_matters(c: Choice, problem: Problem, arch: Arch) -> Any:
 
 
 RULES: tuple[Rule, ...] = (
-    tma_alignment(),
+    *PADDING,
     Rule(
         "consumers_split_tile",
         ("tile_m", "tile_n", "schedule", "consumers", "swap_ab"),
@@ -320,6 +320,7 @@ RULES: tuple[Rule, ...] = (
         ),
         by_size=True,
     ),
+    PADDED_PREFETCH,
     *raster_rules(lambda c, p: (tiles_m(c, p), tiles_n(c, p)), TILING, "cluster tiles"),
     Rule(
         "persistent_single_wave",
