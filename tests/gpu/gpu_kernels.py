@@ -122,6 +122,21 @@ CORNERS = (
             K(64, 64, 64, 6, "coop", 1, 1, 1, 1, "direct", 2, "m", 8, True, l2_prefetch=2),
         )
     ),
+    # Operands that are copied first: by more CTAs than there are tiles and by fewer, in every way that K is shared.
+    *(
+        replace(config, padded=True)
+        for config in (
+            K(64, 32, 64, 4, "coop", 1, 1, 1, 1, "direct", 2, "m", 1, False),
+            K(128, 128, 64, 4, "coop", 2, 2, 1, 1, "tma", 1, "m", 4, False),
+            K(64, 64, 64, 3, "coop", 1, 1, 1, 1, "direct", 4, "n", 4, False),
+            K(128, 192, 64, 4, "pingpong", 2, 1, 2, 1, "tma", 1, "n", 2, True),
+            K(160, 128, 64, 5, "pingpong", 2, 1, 1, 1, "direct", 1, "m", 4, True, swap_ab=True),
+            K(64, 64, 128, 4, "coop", 1, 1, 1, 8, "direct", 1, "m", 8, False),
+            K(128, 96, 128, 3, "coop", 2, 2, 1, 3, "direct", 1, "m", 1, False, split_via="workspace"),
+            K(192, 128, 64, 4, "coop", 3, 1, 1, 1, "tma", 1, "m", 2, False, store_hint="evict_first"),
+            K(128, 128, 64, 6, "pingpong", 2, 1, 1, 1, "direct", 1, "m", 8, True, stream_k=True),
+        )
+    ),
     # Tensor maps that let L2 fetch half as much.
     K(128, 128, 64, 4, "coop", 2, 2, 1, 1, "tma", 1, "m", 4, False, l2_promotion=128),
     K(96, 64, 64, 6, "coop", 1, 1, 1, 1, "tma", 1, "n", 2, True, swap_ab=True, l2_promotion=128),
@@ -192,6 +207,7 @@ SHAPES = (
     "123_456_200", "65_24_72", "1_64_64", "4096_64_64", "300_520_1000", "64_64_4096", "1024_1024_512", "2000_1000_512",
     "3000_2056_200", "5000_1544_104", "5000_2056_64",
     "2056_1544_1096", "4104_1032_1048",
+    "123_456_789", "65_33_1097", "1024_1024_513", "5001_2003_130", "2056_1544_1095",
 )  # fmt: skip
 KINDS = tuple((acc, layout) for acc in ("fp32", "fp16") for layout in ("tn", "nn"))
 BF16_KINDS = tuple(("fp32", layout, "bf16") for layout in ("tn", "nn"))

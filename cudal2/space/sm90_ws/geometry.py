@@ -205,11 +205,18 @@ def prefetch_tiles(config: Sm90WsConfig, m: int, n: int, k: int) -> int:
 
 
 def grid_ctas(config: Sm90WsConfig, m: int, n: int, sm_count: int) -> int:
-    """CTAs to launch: one per tile (and K slice), or one wave of whole clusters if persistent."""
+    """CTAs to launch: one per tile (and K slice), or one wave of whole clusters if persistent.
+
+    A wave of them at least where operands are copied first, which takes all multiprocessors. Not where slices of K are
+    a cluster: one without a tile would wait for its own sums.
+    """
     tiles_m, tiles_n = cluster_tiles(config, m, n)
     clusters = tiles_m * tiles_n * workspace_split(config)
+    wave = sm_count * config.ctas_per_sm // cluster_size(config)
     if config.persistent:
-        clusters = min(clusters, sm_count * config.ctas_per_sm // cluster_size(config))
+        clusters = min(clusters, wave)
+    elif config.padded and cluster_split(config) == 1:
+        clusters = max(clusters, wave)
     return clusters * cluster_size(config)
 
 

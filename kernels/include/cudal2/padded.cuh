@@ -140,7 +140,9 @@ __device__ __forceinline__ void copy_operands(const PaddedParams& params) {
   for (uint32_t piece = claimed[0]; piece < pieces; piece = claimed[copied % 2]) {
     ++copied;
     if (threadIdx.x == 0) claimed[copied % 2] = fetch_add_relaxed(params.counters + kClaimed, 1);
-    copy_chunks<Config::kThreads>(piece < pieces_a ? a : b, (piece < pieces_a ? piece : piece - pieces_a) * kPieceChunks);
+    const bool of_a = piece < pieces_a;
+    const Copy copy = {of_a ? a.from : b.from, of_a ? a.to : b.to, of_a ? a.rows : b.rows, of_a ? a.columns : b.columns};
+    copy_chunks<Config::kThreads>(copy, (of_a ? piece : piece - pieces_a) * kPieceChunks);
     __syncthreads();
   }
   fence_async_proxy();
