@@ -28,6 +28,7 @@ from cudal2.table import Entry, Header, KernelTable
 CONFIG = Sm90WsConfig(64, 64, 64, 2, "coop", 1, 1, 1, 1, "tma", 1, "m", 1, False)
 HEADER = Header.from_fingerprint(FINGERPRINT, "fp32", "tn")
 PROBLEM = Problem(128, 256, 512)
+TOO_LARGE_TO_COPY = Problem(20000, 20000, 8001)
 
 
 @pytest.fixture(autouse=True)
@@ -72,17 +73,19 @@ def test_a_shape_nobody_measured_says_what_would_help(table):
     assert "python -m cudal2.train --arch sm90 --shapes 8192_8192_8192" in route.reason
 
 
-def test_a_shape_no_tensor_map_can_describe_gets_a_kernel_that_loads_by_address(table):
+def test_a_shape_no_tensor_map_can_describe_gets_a_kernel_that_copies_first_or_loads_by_address(table):
     loads = []
     loaded = device_kernels(lambda config, problem: loads.append(config) or SimpleNamespace(plan=plan_launch))
-    measured = loaded.route(Problem(123, 456, 789), table)
+    measured = loaded.route(Problem(123, 456, 7891), table)
     assert measured.kernel is None and not loads, "nobody is given a kernel unasked that may be slower than the library"
     assert measured.reason.endswith("; strict=True runs an untuned one")
-    route = loaded.route(Problem(123, 456, 789), table, unmeasured=True)
+    copied = loaded.route(Problem(123, 456, 7891), table, unmeasured=True)
+    assert (copied.reason, copied.config.family, copied.config.padded, copied.pdl) == ("", "sm90_ws", True, False)
+    route = loaded.route(TOO_LARGE_TO_COPY, table, unmeasured=True)
     assert (route.reason, route.config.family, route.config.copy_bytes, route.pdl) == ("", "sm80_mma", 2, False)
-    assert loads == [route.config] and route.plan.a is None
+    assert loads == [copied.config, route.config] and route.plan.a is None
     struct = route.packed(1024, 2048, 4096).structs[0]
-    assert (struct["a_ptr"], struct["b_ptr"], struct["c_ptr"], struct["k"]) == (1024, 2048, 4096, 789)
+    assert (struct["a_ptr"], struct["b_ptr"], struct["c_ptr"], struct["k"]) == (1024, 2048, 4096, 8001)
 
 
 def test_a_shape_where_the_library_won_is_left_to_it(table):

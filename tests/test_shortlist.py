@@ -22,6 +22,7 @@ from cudal2.search.shortlist import Shortlister, analytic_shortlist
 from cudal2.search.surrogate import Surrogate, features, log_behind
 from cudal2.settings import load_space
 from cudal2.space.config import KernelConfig
+from cudal2.space.refit import suited
 from cudal2.space.space import SearchSpace
 
 WS, SMALL = SearchSpace(), SearchSpace(family="sm90_small")
@@ -104,6 +105,8 @@ def test_features_see_what_l2_fetches_and_how_rows_lie(space: SearchSpace) -> No
     assert starts(NEW) == [128.0, 128.0]
     assert starts(Problem(256, 520, 504)) == [16.0, 16.0] and starts(Problem(256, 520, 496)) == [32.0, 32.0]
     assert starts(Problem(256, 520, 512, layout="nn")) == [128.0, 16.0]
+    assert starts(Problem(256, 520, 511)) == [128.0, 128.0], "copies"
+    assert starts(Problem(256, 520, 511, layout="nn")) == [128.0, 16.0], "A's alone is one"
 
 
 def test_a_shortlist_is_legal_diverse_and_led_by_what_the_records_like(known: list[Measurement]) -> None:
@@ -116,6 +119,16 @@ def test_a_shortlist_is_legal_diverse_and_led_by_what_the_records_like(known: li
     assert len({config.build_name for config in found}) >= 4
     assert found == shortlister.shortlist(NEW, 8)
     assert not set(shortlister.shortlist(NEW, 8, tried=set(found))) & set(found)
+
+
+def test_what_records_of_aligned_rows_like_is_proposed_for_rows_that_are_copied_first(known: list[Measurement]) -> None:
+    pytest.importorskip("sklearn")
+    odd = Problem(256, 512, 509)
+    found = Shortlister(log_behind([known])).shortlist(odd, 8)
+    assert len(set(found)) == 8 and all(config.padded and not WS.explain(config, odd) for config in found)
+    padded = [replace(row, problem=odd, config=suited(row.config, odd)) for row in rows(NEW)]
+    aligned = Shortlister(log_behind([padded])).shortlist(NEW, 8)
+    assert aligned and not any(WS.explain(config, NEW) for config in aligned), "and back"
 
 
 @pytest.mark.parametrize("space", [WS, SMALL], ids=lambda space: space.family.name)

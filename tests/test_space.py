@@ -199,7 +199,9 @@ def test_samples_without_replacement_are_distinct_and_run_out() -> None:
 
 def test_nothing_legal_says_which_size_is_to_blame() -> None:
     with pytest.raises(NothingValidError, match=r"123_456_789 fp32 tn; removed by its sizes: alignment .* k = 789"):
-        FULL.sample(Problem(123, 456, 789), np.random.default_rng(0))
+        RECORD.sample(Problem(123, 456, 789), np.random.default_rng(0))
+    with pytest.raises(NothingValidError, match=r"20000_20000_8001 fp32 tn; .* alignment \d+, padded_bytes \d+; "):
+        FULL.sample(Problem(20000, 20000, 8001), np.random.default_rng(0))
     empty = SearchSpace(settings=SpaceSettings(axes={"tile_m": (256,), "consumers": (1,), "swap_ab": (False,)}))
     with pytest.raises(NothingValidError, match="narrow the space less"):
         empty.sample(Problem(512, 512, 512), np.random.default_rng(0))
@@ -228,6 +230,7 @@ def test_legal_configurations_launch_differently_and_duplicates_have_a_legal_twi
                 "store_hint": ("normal",),
                 "producer_registers": (0,),
                 "stream_k": (False,),
+                "padded": (False,),
                 "resident_a": (0,),  # in one wave, where nothing comes again, the twin of one is another kernel
             }
         )

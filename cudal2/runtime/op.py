@@ -52,9 +52,10 @@ def hgemm(
     """Multiplies two matrices by the fastest kernel known for their shape, on the current stream.
 
     Never synchronises, and can be captured in a CUDA graph once the kernel is loaded (:func:`warmup`). Differentiable,
-    and traceable by ``torch.compile``. Allocates nothing but the result; and a workspace, 32 MiB at most, where the
-    kernel splits K through one: at the first call on a stream, and in every call that a graph captures, given back once
-    the graph is gone and another such call is captured.
+    and traceable by ``torch.compile``. Allocates nothing but the result; and a workspace, 32 MiB at most where the
+    kernel splits K through one, 512 MiB more where it copies operands that TMA cannot read: at the first call on a
+    stream, and in every call that a graph captures, given back once the graph is gone and another such call is
+    captured.
 
     Args:
         a: [m, k], fp16 or bf16, dense row-major.
@@ -62,8 +63,8 @@ def hgemm(
         out: [m, n], of the same type, where to put the result; must not overlap ``a`` or ``b``.
         table: A table or its file; by default the first fit on the search path (:meth:`KernelTable.load`).
         acc: Accumulator; fp32 for bf16.
-        strict: Raise where ``torch.matmul`` would have to step in. Sizes that only the untuned ``sm80_mma`` kernel can
-            take are its, not an error.
+        strict: Raise where ``torch.matmul`` would have to step in. Sizes of which TMA cannot read the rows, and which
+            are like none that was measured, are an untuned kernel's, not an error.
 
     Raises:
         UsageError: The shapes do not match, or ``out`` cannot hold the result.

@@ -25,6 +25,7 @@ from cudal2.space.config import KernelConfig, Sm90SmallConfig, Sm90WsConfig
 from cudal2.space.estimate import predict_us
 from cudal2.space.families import FAMILIES
 from cudal2.space.refit import transposed
+from cudal2.space.shared_rules import tma_reads
 from cudal2.space.space import SearchSpace
 
 #: A configuration is a pattern for other shapes if it is one of so many, and not further behind, on a shape of its own.
@@ -43,6 +44,8 @@ _FAMILIES = (Sm90WsConfig.family, Sm90SmallConfig.family)
 #: What a pattern is compared by on each shape, with every value where legal: splits and how their sums meet, rings,
 #: what L2 is told, waves, what of A stays, whether a last wave is shared out.
 _COMPARED = ("split_k", "split_via", "stages", "store_hint", "persistent", "resident_a", "stream_k")
+#: What a pattern has plain since the problem decides it.
+_PADDED = "padded"
 
 
 class Shortlister:
@@ -110,6 +113,7 @@ class _Bank:
         self._space = space
         self._stages = np.array(next(axis.values for axis in space.axes if axis.name == "stages"))
         self._stride = space.stride("stages")
+        self._padded = space.stride(_PADDED) if any(axis.name == _PADDED for axis in space.axes) else 0
         first = np.unique(np.array([space.flat(pattern) for pattern in patterns if space.holds(pattern)], np.int64))
         compared = [axis for axis in space.axes if axis.name in _COMPARED]
         parts = (_outer(part, space, compared) for part in np.array_split(first, len(first) // _PATTERNS_AT_ONCE + 1))
@@ -117,7 +121,8 @@ class _Bank:
 
     def kernels(self, problem: Problem) -> list[KernelConfig]:
         """Every legal pattern and split, with its deepest ring and with one about half as deep."""
-        flats = self._flats[self._space.allowed(self._flats, problem, by_size=True)]
+        flats = self._flats if tma_reads(problem) else self._flats + self._padded
+        flats = flats[self._space.allowed(flats, problem, by_size=True)]
         depth = flats // self._stride % len(self._stages)
         _, group = np.unique(flats - depth * self._stride, return_inverse=True)
         stages = self._stages[depth]
@@ -176,7 +181,7 @@ def _patterns(behind: Behind) -> Iterator[KernelConfig]:
 def _pattern(config: KernelConfig) -> KernelConfig:
     """With the first value of what follows from the shape, or is tried both ways."""
     axes = FAMILIES[config.family].axes
-    return _plain(config, (axis for axis in axes if axis.name in _COMPARED or not axis.compile_time))
+    return _plain(config, (axis for axis in axes if axis.name in (*_COMPARED, _PADDED) or not axis.compile_time))
 
 
 def _kernel(config: KernelConfig) -> tuple[str, str]:

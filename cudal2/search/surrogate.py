@@ -22,6 +22,7 @@ from cudal2.space.config import KernelConfig, Sm90WsConfig
 from cudal2.space.estimate import ABSENT, predict_us
 from cudal2.space.refit import transposed
 from cudal2.space.rule import ceil_div
+from cudal2.space.sm90_ws.geometry import TMA_ROW_BYTES
 from cudal2.space.waves import waves_of
 
 if TYPE_CHECKING:
@@ -83,8 +84,9 @@ def _sizes(problem: Problem) -> list[float]:
     floor_us = max(terms.values())
     sizes = [math.log2(value) for value in (problem.m, problem.n, problem.k, floor_us)]
     sizes += [math.log2(terms[name] / floor_us) for name in ("tensor", "hbm")]
-    # Rows that start inside a sector of 32 bytes, or a line of 128, are loaded by more requests.
-    starts = [float(math.gcd(row_bytes, _LINE_BYTES)) for row_bytes in problem.row_bytes]
+    # Rows that start inside a sector of 32 bytes, or a line of 128, are loaded by more requests; copies start on lines.
+    loaded = (_LINE_BYTES if row_bytes % TMA_ROW_BYTES else row_bytes for row_bytes in problem.row_bytes)
+    starts = [float(math.gcd(row_bytes, _LINE_BYTES)) for row_bytes in loaded]
     return [*sizes, *starts, 2.0 * problem.m * problem.n / problem.bytes_min]
 
 
