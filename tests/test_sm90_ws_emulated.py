@@ -161,6 +161,7 @@ def check(library: ctypes.CDLL, config: Sm90WsConfig, problem: Problem, loads_ea
     at_once = {1, slices - 1, slices} if plan.workspace_bytes else {1}
     for clusters in sorted(at_once - {0}):
         c[GUARD : GUARD + size] = np.nan
+        workspace[begin // 4 :][plan.ticket_bytes // 4 :] = 0xFFFFFFFF  # sums and copies of an earlier launch
         together = clusters * plan.cluster
         launch = (plan.grid, plan.cluster, plan.smem_bytes, int(loads_early), together)
         error = library.run(sets.structs.ctypes.data, *launch)
@@ -226,6 +227,7 @@ WORKSPACE_FAULTS = plain((128, 32, 64), 2, "coop", 2, split_k=3, **WORKSPACE)
 STREAMING_FAULTS = plain((64, 32, 64), 4, "pingpong", 2, **STREAMS)
 MANY_PARTS_FAULTS = plain((64, 16, 64), 2, "pingpong", 2, **STREAMS)
 KEEPING_FAULTS = plain((64, 16, 64), 8, "pingpong", 2, resident_a=5, **KEEPS_A)
+PADDED_FAULTS = plain((64, 32, 64), 3, "coop", 1, **PADDED)
 #: Configuration, layout, header, what to break by what, and what the emulation must say of it.
 FAULTS = {
     "a stage given back before it has been read": (
@@ -298,6 +300,22 @@ FAULTS = {
     "another group's stages taken for those of a part": (
         STREAMING_FAULTS, "tn", "sm90_ws.cuh", "cursor.skip(work.item(turn + 1).k.count())",
         "cursor.skip(work.k.count())", "wrong|waits for ever|arrivals"),
+    "copies read before they are there": (
+        PADDED_FAULTS, "tn", "padded.cuh",
+        "while (load_acquire(params.counters + kCopied) != pieces) {\n    }", "", "wrong|waits for ever"),
+    "counters that are not made ready again": (
+        PADDED_FAULTS, "tn", "padded.cuh", "store_relaxed(params.counters + counter, 0);", ";", "left over"),
+    "the next row taken for the rest of this one": (
+        PADDED_FAULTS, "tn", "padded.cuh", "last_lane || part.left <= kChunk ? high[i] : next", "next", "wrong"),
+    "elements read from behind an operand": (
+        PADDED_FAULTS, "tn", "padded.cuh",
+        "return reinterpret_cast<const uint16_t*>(vector + 1) <= end;", "return true;", "outside the operands"),
+    "what is behind a row copied with it": (
+        PADDED_FAULTS, "tn", "padded.cuh", "2 * i + 1 == count ? w[i] & 0xFFFF : 0", "w[i]", "wrong"),
+    "a row's chunks shifted by a word too few": (
+        PADDED_FAULTS, "tn", "padded.cuh", "shift & 4 ? w[i + 1] : w[i]", "w[i]", "wrong"),
+    "pieces of the second operand taken for the first's": (
+        PADDED_FAULTS, "nn", "padded.cuh", "(of_a ? piece : piece - pieces_a)", "piece", "wrong"),
     "tiles of other CTAs": (
         KEEPING_FAULTS, "tn", "ws_work.cuh", "int(all * (first + 1) / stride)", "int(all * first / stride)", "wrong"),
 }  # fmt: skip
@@ -310,4 +328,5 @@ def test_the_emulation_sees_what_is_broken(fault: str, tmp_path: Path) -> None:
     library = compiled(config, "fp32", layout, tmp_path, kernels)
     with pytest.raises(AssertionError, match=words):
         for loads_early in (False, True):
-            check(library, config, Problem(300, 72, 1032 if config.stream_k else 264, "fp32", layout), loads_early)
+            k = 1032 if config.stream_k else 263 if config.padded else 264
+            check(library, config, Problem(300, 75 if config.padded else 72, k, "fp32", layout), loads_early)
