@@ -27,14 +27,6 @@ __device__ __forceinline__ void cluster_wait() { asm volatile("barrier.cluster.w
 __device__ __forceinline__ void wait_for_previous_grid() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
 __device__ __forceinline__ void allow_next_grid() { asm volatile("griddepcontrol.launch_dependents;" ::: "memory"); }
 
-// Orders stores and loads of this thread, and what it has seen of others', before and behind those of TMA.
-__device__ __forceinline__ void fence_async_proxy() { asm volatile("fence.proxy.async;" ::: "memory"); }
-
-__device__ __forceinline__ uint4 from_next_lane(uint4 value) {
-  return make_uint4(__shfl_down_sync(0xffffffff, value.x, 1), __shfl_down_sync(0xffffffff, value.y, 1),
-                    __shfl_down_sync(0xffffffff, value.z, 1), __shfl_down_sync(0xffffffff, value.w, 1));
-}
-
 // Four 8 x 8 matrices from fragments as ldmatrix gives them; lane l gives the address of row l % 8 of matrix l / 8.
 __device__ __forceinline__ void stmatrix_x4(uint32_t address, uint32_t r0, uint32_t r1, uint32_t r2, uint32_t r3) {
   asm volatile("stmatrix.sync.aligned.x4.m8n8.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(r0), "r"(r1), "r"(r2), "r"(r3)

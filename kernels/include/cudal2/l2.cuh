@@ -43,18 +43,6 @@ __device__ __forceinline__ void store_shared_by_gpu(float4* at, float4 value) {
                : "memory");
 }
 
-__device__ __forceinline__ uint4 load_vector(const uint4* at) {
-  uint4 value;
-  asm volatile("ld.global.cg.v4.u32 {%0, %1, %2, %3}, [%4];" : "=r"(value.x), "=r"(value.y), "=r"(value.z), "=r"(value.w) : "l"(at));
-  return value;
-}
-
-__device__ __forceinline__ uint16_t load_element(const uint16_t* at) {
-  uint16_t value;
-  asm volatile("ld.global.cg.u16 %0, [%1];" : "=h"(value) : "l"(at));
-  return value;
-}
-
 // A TMA store whose lines L2 gives up first, so that they push no operands out.
 __device__ __forceinline__ void store_tensor_evict_first(const void* map, const void* from, int x, int y) {
   constexpr uint64_t kEvictFirst = 0x12F0000000000000;  // as createpolicy.fractional encodes it

@@ -6,6 +6,7 @@
 
 #include "cudal2/hopper.cuh"
 #include "cudal2/l2.cuh"
+#include "cudal2/unaligned.cuh"
 #include "cudal2/workspace.cuh"
 
 namespace cudal2 {
