@@ -41,6 +41,8 @@ NARROW = SearchSpace(
             "l2_prefetch": (0, 64),
             "producer_registers": (0,),
             "store_hint": ("normal",),
+            "resident_a": (0, 2),
+            "l2_promotion": (256,),
         }
     )
 )
@@ -110,7 +112,7 @@ def test_what_is_legal_is_read_only_and_kept() -> None:
     assert FULL.legal_flat(problem) is legal
     with pytest.raises(ValueError, match="read-only"):
         legal[0] = 0
-    nothing = FULL.legal_flat(Problem(123, 456, 789))
+    nothing = RECORD.legal_flat(Problem(123, 456, 789))
     assert np.random.default_rng(0).permutation(nothing).size == 0
 
 

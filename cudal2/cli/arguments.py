@@ -292,7 +292,7 @@ def family(arguments: argparse.Namespace) -> str:
 
 
 def nothing_legal(arguments: argparse.Namespace, problem: Problem, advice: str = "") -> NothingValidError:
-    """The error for a shape that the space has no configuration for; it names a family that has some.
+    """The error for a shape that the space has no configuration for; it names families that have some.
 
     Args:
         arguments: What :func:`search_space` was made of.
@@ -303,15 +303,17 @@ def nothing_legal(arguments: argparse.Namespace, problem: Problem, advice: str =
     from cudal2.space.space import SearchSpace
 
     space = search_space(arguments)
-    others = [one for one in FAMILIES.values() if one is not space.family and one.runs_on(arguments.arch)]
+    others = [one for one in FAMILIES.values() if one.runs_on(arguments.arch)]
+    others = [one for one in others if arguments.space or one is not space.family]
     able = [one.name for one in others if any(SearchSpace(arguments.arch, None, one.name).enumerate(problem))]
+    where = "the full space" if arguments.space else "another family"
     kind = f"--acc {problem.acc} --layout {problem.layout} --dtype {problem.dtype}"
     narrowed = f" --space {arguments.space}" if arguments.space else f" --family {space.family.name}"
     command = f"cudal2 space --arch {arguments.arch.name} --mnk {problem.mnk} {kind}{narrowed}"
     return NothingValidError(
         f"no configuration of {space.family.name} is legal for {problem.mnk} {problem.precision} {problem.layout}: "
         + (advice or f"`{command}` says why")
-        + (f"; another family has some: --family {' or '.join(able)}" if able else "")
+        + (f"; {where} has some: --family {' or '.join(able)}" if able else "")
     )
 
 
