@@ -7,7 +7,8 @@ from itertools import islice
 from typing import Any
 
 from cudal2.cli import arguments as shared
-from cudal2.cli.output import counted, print_json, print_table
+from cudal2.cli.candidates import require_legal
+from cudal2.cli.output import print_json, print_table
 from cudal2.errors import UsageError
 
 _EPILOG = """examples:
@@ -110,6 +111,5 @@ def _explain(space: Any, problem: Any, config: Any, as_json: bool) -> int:
         print_json({"config": config.name, "mnk": problem.mnk, "legal": not reasons, "reasons": reasons})
     else:
         print(*reasons or ["legal"], sep="\n")
-    if reasons:
-        raise UsageError(f"{config.name} is illegal for {problem.mnk} by {counted(len(reasons), 'rule')}")
+    require_legal(config, space, problem)
     return 0
