@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import pickle
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -348,9 +349,32 @@ def test_a_named_configuration_is_judged_in_the_space_of_its_own_family(command,
 
 
 def test_a_configuration_that_is_not_built_is_told(capsys, no_compiler) -> None:
-    assert main(["build", "--config", MMA_NAME, "--config", WS_NAME, "--mnk", "1_8_8"]) == 0
-    assert main(["build", "--config", WS_NAME, "--mnk", "1_7_7"]) == 3
-    assert f"{WS_NAME} is illegal for 1_7_7: " in capsys.readouterr().err
+    assert main(["build", "--config", MMA_NAME, "--config", f"{WS_NAME}p", "--mnk", "1_8_8"]) == 0
+    assert f"{WS_NAME}p is illegal for 1_8_8: persistent_single_wave: " in capsys.readouterr().err
+    assert main(["build", "--config", WS_NAME, "--mnk", "1_7_7"]) == 2
+    assert main(["build", "--config", WS_NAME, "--config", f"{WS_NAME}p", "--mnk", "1_7_7"]) == 2
+    one, *several, error = capsys.readouterr().err.splitlines()
+    assert one.startswith(f"error: {WS_NAME} is illegal for 1_7_7: alignment: ") and len(several) == 2
+    assert error == "error: no configuration given is legal for any of these shapes: the lines above say why"
+
+
+@pytest.mark.parametrize("shape", ["64_64_512", ""])
+def test_one_illegal_configuration_is_the_same_line_and_code_to_every_command(shape, capsys, no_compiler) -> None:
+    """The first is legal for no shape, the second for others than this."""
+    never, here = "256x256x128_s12_coop1_c1x1_k1_tma_o1_m1", "128x128x64_s4_coop2_c1x1_k1_tma_o1_m16p"
+    for name in (never, here):
+        said = []
+        for command in (["render", "--config"], ["build", "--config"], ["space", "--explain"]):
+            if not shape and command[0] == "space":
+                continue
+            code = main([*command, name, *(("--mnk", shape) if shape else ())])
+            assert code == (2 if shape or name == never else 0)
+            said.append([line for line in capsys.readouterr().err.splitlines() if line.startswith("error: ")])
+        assert all(lines == said[0] for lines in said)
+        if shape or name == never:
+            (line,) = said[0]
+            assert line.startswith(f"error: {name} is illegal for {shape or 'any shape'}: ")
+            assert re.search(r"; `cudal2 space --mnk \w+ --explain` gives all \d reasons$", line)
 
 
 @pytest.mark.parametrize("flags", [("--arch", "sm80"), ("--family", "sm80_mma")], ids=lambda flags: flags[1])

@@ -62,12 +62,14 @@ REFUSALS = [
     ("split_via", {"split_via": "workspace"}, LARGE, ["without split-K"]),
     ("workspace_size", {**SPLIT, "split_k": 4}, LARGE, ["268435456 bytes", "33554432", "by cluster"]),
     ("workspace_size", WIDE_STREAMS, Problem(2560, 4416, 4096), ["38535168 bytes", "33554432", "smaller tiles"]),
-    ("stream_k", {"stream_k": True}, LARGE, ["persistent CTAs", "keep no A", "_stream_k_m1"]),
-    ("stream_k", {**SPLIT, **STREAMS}, LARGE, ["split K nowhere else"]),
-    ("stream_k", {**STREAMS, **KEEPS_A}, SHORT, ["keep no A", "_stream_k_a2_m1p"]),
-    ("stream_k", {**STREAMS, "tile_k": 32}, Problem(8192, 8192, 256), ["64 or more", "x32_"]),
+    ("stream_k", {"stream_k": True}, LARGE, ["needs persistence", "this is persistent False"]),
+    ("stream_k", {**SPLIT, **STREAMS}, LARGE, ["no other split of K", "split_k 2"]),
+    ("stream_k", {**STREAMS, **KEEPS_A}, SHORT, ["no resident A", "resident_a 2"]),
+    ("stream_k", {**STREAMS, "tile_k": 32}, Problem(8192, 8192, 256), ["64 or more", "tile_k 32"]),
     ("stream_k_registers", {**STREAMS, "ctas_per_sm": 3}, LARGE, ["96 registers", "has 72", "fewer than 3 CTAs"]),
-    ("stream_k_wave", STREAMS, LARGE, ["at most 75%", "16 K tiles", "100 of 132 clusters there", "64 K tiles"]),
+    ("stream_k_wave", STREAMS, LARGE, ["last wave has 100 of 132 clusters", "more than the 99 (75%)"]),
+    ("stream_k_wave", STREAMS, Problem(2816, 1536, 4096), ["a full one of 132 clusters", "no CTA idle"]),
+    ("stream_k_wave", STREAMS, Problem(2688, 1408, 960), ["15 K tiles", "fewer than the 16"]),
     ("producer_registers", {"producer_registers": 24, "consumers": 1}, LARGE, ["24 registers", "2 consumers", "has 1"]),
     ("store_hint", {"store_hint": "evict_first", "epilogue": "direct"}, LARGE, ["by TMA", "direct"]),
     ("resident_k", {**KEEPS_A, "tile_k": 32}, Problem(8192, 8192, 64), ["64 or more", "K tiles of 32"]),
@@ -107,6 +109,15 @@ def test_refuses_with_the_numbers_and_the_limit(
     assert len(reasons[0].split()) >= 8
     for word in words:
         assert word in reasons[0], reasons[0]
+
+
+@pytest.mark.parametrize(
+    ("problem", "met"), [(LARGE, ["K tiles"]), (Problem(2688, 1408, 960), ["wave"]), (Problem(4096, 4096, 960), [])]
+)
+def test_what_a_last_wave_lacks_for_stream_k_is_named_and_nothing_else(problem: Problem, met: list[str]) -> None:
+    (reason,) = [one for one in SPACE.explain(replace(BASE, **STREAMS), problem) if one.startswith("stream_k_wave: ")]
+    said = reason.removeprefix("stream_k_wave: ")
+    assert {word for word in ("K tiles", "wave") if word not in said} == set(met), said
 
 
 #: Rule, change, a problem where the limit is just met, and one where it is just missed.

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 _TILE_NAME = r"(?P<tile_m>\d+)x(?P<tile_n>\d+)x(?P<tile_k>\d+)_s(?P<stages>\d+)_"
 #: How names read, by family; the run-time part may be missing.
-_NAMES = {
+NAMES = {
     Sm90WsConfig.family: re.compile(
         _TILE_NAME + r"(?P<schedule>coop|pingpong)(?P<consumers>\d+)_c(?P<cluster_m>\d+)x(?P<cluster_n>\d+)"
         r"_k(?P<split_k>\d+)_(?P<epilogue>tma|direct)_o(?P<ctas_per_sm>\d+)(?P<swap_ab>(?:_swap)?)"
@@ -336,11 +336,14 @@ def config(text: str) -> KernelConfig:
         except (ValueError, RecursionError) as error:
             raise UsageError(f"the configuration is not valid JSON: {error}") from None
         return _on_axes(KernelConfig.from_dict(values))
-    for kind, pattern in _NAMES.items():
+    for kind, pattern in NAMES.items():
         match = pattern.fullmatch(text) if len(text) <= _NAME_CHARS else None
         if match is not None:
             return _on_axes(KernelConfig.from_dict(_fields(kind, match)))
-    raise UsageError(f"'{text[:80]}' is no configuration name; `cudal2 space --mnk M_N_K --list 5` prints some")
+    raise UsageError(
+        f"'{text[:80]}' is no configuration name; `cudal2 space --names` says how they read, `--mnk M_N_K --list 5` "
+        "prints some"
+    )
 
 
 def _fields(kind: str, match: re.Match[str]) -> dict[str, Any]:

@@ -10,9 +10,9 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from cudal2.cli import arguments as shared
-from cudal2.cli.candidates import legal_of
+from cudal2.cli.candidates import legal_of, require_legal
 from cudal2.cli.output import counted, note, print_json, print_table
-from cudal2.errors import NothingValidError, ToolchainError
+from cudal2.errors import NothingValidError, ToolchainError, UsageError
 from cudal2.problem import Problem
 from cudal2.space.config import KernelConfig
 
@@ -69,15 +69,19 @@ def _requests(arguments: argparse.Namespace) -> list[Any]:
     given = [shared.config(text) for text in arguments.config or ()]
     spaces = {config: shared.space_of(arguments, config.family, config.name) for config in given}
     if given and not shared.chosen_shapes(arguments):
+        for config, space in spaces.items():
+            require_legal(config, space, Problem(1, 1, 1, *shared.signature(arguments)), any_size=True)
         return [(config, *shared.signature(arguments)) for config in given]
     requests: dict[str, Any] = {}
     problems = shared.problems(arguments)
+    if len(given) == len(problems) == 1:
+        require_legal(given[0], spaces[given[0]], problems[0])
     for problem in problems:
         for config in islice(_legal(arguments, spaces, problem), arguments.limit):
             requests.setdefault(config.build_name, (config, *problem.signature))
     if not requests:
         if given:
-            raise NothingValidError("none of the configurations given is legal for any of these shapes")
+            raise UsageError("no configuration given is legal for any of these shapes: the lines above say why")
         raise shared.nothing_legal(arguments, problems[0])
     return list(requests.values())
 

@@ -25,10 +25,27 @@ def legal(config: KernelConfig, problem: Problem, arch: Arch = SM90) -> KernelCo
     """
     from cudal2.space.space import SearchSpace
 
-    reasons = SearchSpace(arch, family=config.family).explain(config, problem)
-    if reasons:
-        raise UsageError(f"{config.name} is illegal for {problem.mnk}: {reasons[0]}")
+    require_legal(config, SearchSpace(arch, family=config.family), problem)
     return config
+
+
+def require_legal(config: KernelConfig, space: SearchSpace, problem: Problem, any_size: bool = False) -> None:
+    """Makes sure that a space allows a configuration.
+
+    Args:
+        config: Named by the user.
+        space: Of its family.
+        problem: What it would compute.
+        any_size: No sizes were named: only what holds for all of them counts.
+
+    Raises:
+        UsageError: It is illegal; the line has the first reason, and what shows the others.
+    """
+    reasons = space.explain(config, problem, by_size=False if any_size else None)
+    if reasons:
+        place, shape = ("any shape", "M_N_K") if any_size else (problem.mnk, problem.mnk)
+        more = f"; `cudal2 space --mnk {shape} --explain` gives all {len(reasons)} reasons" if len(reasons) > 1 else ""
+        raise UsageError(f"{config.name} is illegal for {place}: {reasons[0]}{more}")
 
 
 def legal_of(

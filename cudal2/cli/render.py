@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from cudal2.cli import arguments as shared
+from cudal2.cli.candidates import require_legal
 from cudal2.cli.output import note
 from cudal2.errors import UsageError
 from cudal2.space.config import KernelConfig
@@ -53,12 +54,9 @@ def _config(arguments: argparse.Namespace) -> KernelConfig:
 
     if arguments.config:
         config = shared.config(arguments.config)
+        problem = Problem.parse(arguments.mnk or "1_1_1", *shared.signature(arguments))
         space = shared.space_of(arguments, config.family, config.name)
-        if arguments.mnk:
-            problem = Problem.parse(arguments.mnk, *shared.signature(arguments))
-            reasons = space.explain(config, problem)
-            if reasons:
-                raise UsageError(f"{config.name} is illegal for {problem.mnk}: {reasons[0]}")
+        require_legal(config, space, problem, any_size=not arguments.mnk)
         return config
     if not arguments.mnk:
         raise UsageError("nothing to render: give --config, or --mnk for the first legal configuration of a shape")

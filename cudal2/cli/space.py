@@ -1,4 +1,4 @@
-"""``cudal2 space``: how many configurations each rule removes for one shape, and what is left."""
+"""``cudal2 space``: how many configurations each rule removes for one shape, and what is left; what names say."""
 
 from __future__ import annotations
 
@@ -7,12 +7,15 @@ from itertools import islice
 from typing import Any
 
 from cudal2.cli import arguments as shared
-from cudal2.cli.output import counted, print_json, print_table
+from cudal2.cli.candidates import require_legal
+from cudal2.cli.output import print_json, print_table
 from cudal2.errors import UsageError
 
 _EPILOG = """examples:
   cudal2 space --mnk 64_4096_64                 what each rule removes, and how many are legal
   cudal2 space --axes                           the axes, their values and meaning; needs no shape
+  cudal2 space --names --family sm90_small      how the names of configurations read; needs no shape
+  cudal2 space --names 128x128x64_s6_pingpong2_c1x1_k1_tma_o1_stream_k_m16p    what one says
   cudal2 space --mnk 64_4096_64 --list 5        names of the first five legal configurations
   cudal2 space --mnk 64_4096_64 --explain 128x128x64_s4_coop2_c1x1_k1_tma_o1_m1
 
@@ -25,7 +28,7 @@ def add(commands: Any) -> argparse.ArgumentParser:
         "space", help="what each legality rule removes for a shape", description=__doc__, epilog=_EPILOG
     )
     shared.add_arch(parser)
-    parser.add_argument("--mnk", metavar="M_N_K", help="the shape, for example 64_4096_64; only --axes needs none")
+    parser.add_argument("--mnk", metavar="M_N_K", help="the shape, for example 64_4096_64; --axes, --names need none")
     shared.add_kind(parser)
     shared.add_space(parser)
     parser.add_argument(
@@ -35,6 +38,13 @@ def add(commands: Any) -> argparse.ArgumentParser:
         "--explain", metavar="CONFIG", help="say why this configuration is illegal, or that it is legal"
     )
     parser.add_argument("--axes", action="store_true", help="print the axes of the space and their values instead")
+    parser.add_argument(
+        "--names",
+        nargs="?",
+        const="",
+        metavar="CONFIG",
+        help="print how names of the family's configurations read instead, or what this one says",
+    )
     shared.add_json(parser)
     return parser
 
@@ -46,8 +56,10 @@ def run(arguments: argparse.Namespace) -> int:
     signature = shared.signature(arguments)
     if arguments.axes:
         return _axes(shared.search_space(arguments), arguments.json)
+    if arguments.names is not None:
+        return _names(arguments)
     if not arguments.mnk:
-        raise UsageError("no shape given: use --mnk M_N_K; only --axes needs none")
+        raise UsageError("no shape given: use --mnk M_N_K; only --axes and --names need none")
     problem = Problem.parse(arguments.mnk, *signature)
     if arguments.explain is not None:
         config = shared.config(arguments.explain)
@@ -104,12 +116,28 @@ def _axes(space: Any, as_json: bool) -> int:
     return 0
 
 
+def _names(arguments: argparse.Namespace) -> int:
+    from cudal2.cli.names import parts, vocabulary
+
+    if arguments.names:
+        config = shared.config(arguments.names)
+        head = ("part", "axis", "value", "meaning")
+        rows = [(part.text, part.axis.name, part.value, part.axis.doc) for part in parts(config)]
+    else:
+        head = ("part", "axis", "left_out", "meaning")
+        rows = list(vocabulary(shared.search_space(arguments).family))
+    if arguments.json:
+        print_json([dict(zip(head, row, strict=True)) for row in rows])
+    else:
+        print_table(head, [tuple(str(cell) for cell in row) for row in rows])
+    return 0
+
+
 def _explain(space: Any, problem: Any, config: Any, as_json: bool) -> int:
     reasons = space.explain(config, problem)
     if as_json:
         print_json({"config": config.name, "mnk": problem.mnk, "legal": not reasons, "reasons": reasons})
     else:
         print(*reasons or ["legal"], sep="\n")
-    if reasons:
-        raise UsageError(f"{config.name} is illegal for {problem.mnk} by {counted(len(reasons), 'rule')}")
+    require_legal(config, space, problem)
     return 0

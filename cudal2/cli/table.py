@@ -49,7 +49,8 @@ def _add_show(actions: Any) -> None:
 
 
 def _add_lookup(actions: Any) -> None:
-    text = "Prints the kernel that serves a shape: the exact entry, else a near shape's, refitted."
+    text = "Prints the kernel that serves a shape: the exact entry, else a near shape's, refitted. "
+    text += "`cudal2 space --names KERNEL` reads its name."
     parser = actions.add_parser("lookup", help="what serves one shape", description=text)
     parser.add_argument("--mnk", required=True, metavar="M_N_K", help="the shape")
     _add_source(parser)

@@ -119,8 +119,14 @@ class SearchSpace:
         """Flat indices of what only the rules on m, n and k can forbid, ascending: a superset of the legal."""
         return self._ascending(self._possible(problem))
 
-    def explain(self, config: KernelConfig, problem: Problem) -> list[str]:
-        """Why a configuration is not legal, one sentence per broken rule; empty if it is."""
+    def explain(self, config: KernelConfig, problem: Problem, by_size: bool | None = None) -> list[str]:
+        """Why a configuration is not legal, one sentence per broken rule; empty if it is.
+
+        Args:
+            config: Which one.
+            problem: What for.
+            by_size: As for :meth:`allowed`.
+        """
         if config.family != self.family.name:
             return [f"family: {config.family} is not {self.family.name}, the one of this space"]
         reasons = []
@@ -130,7 +136,8 @@ class SearchSpace:
                 reasons.append(f"{axis.name} = {value!r} is not in this space: {axis.listing}")
         if any(getattr(config, axis.name) not in axis.values for axis in self.family.axes):
             return reasons  # the rules reckon with values of the full axes only
-        broken = [rule for rule in self.rules if not np.all(rule.allows(config, problem, self.arch))]
+        asked = (rule for rule in self.rules if by_size is None or rule.by_size == by_size)
+        broken = [rule for rule in asked if not np.all(rule.allows(config, problem, self.arch))]
         return reasons + [f"{rule.name}: {rule.reason(config, problem, self.arch)}" for rule in broken]
 
     def allows(self, configs: Sequence[KernelConfig], problem: Problem) -> NDArray[np.bool_]:

@@ -73,11 +73,15 @@ def _last_wave_not_full(c: Choice, problem: Problem, arch: Arch) -> Any:
 
 def _last_wave_reason(c: Sm90WsConfig, problem: Problem, arch: Arch) -> str:
     tiles, full = (int(count) for count in _last_wave(c, problem, arch))
-    return (
-        f"stream-K is for a last wave of some clusters, at most {STREAM_K_WAVE:.0%} of a full one, and for tiles of "
-        f"{STREAM_K_TILES} K tiles or more; this has {tiles} of {full} clusters there, and "
-        f"{int(share_k_tiles(c, problem))} K tiles"
-    )
+    k_tiles, most = int(share_k_tiles(c, problem)), int(STREAM_K_WAVE * full)
+    amiss = []
+    if tiles == 0:
+        amiss.append(f"the last wave is a full one of {full} clusters and leaves no CTA idle")
+    elif tiles > most:
+        amiss.append(f"the last wave has {tiles} of {full} clusters, more than the {most} ({STREAM_K_WAVE:.0%}) it may")
+    if k_tiles < STREAM_K_TILES:
+        amiss.append(f"a tile has {k_tiles} K tiles, fewer than the {STREAM_K_TILES} worth adding up from parts")
+    return f"no stream-K: {'; and '.join(amiss)}"
 
 
 #: Of one configuration, whatever the size.
@@ -99,8 +103,8 @@ SPLITTING: tuple[Rule, ...] = (
         ("tile_k", "split_k", "stream_k", "resident_a", "persistent"),
         _streams,
         lambda c, p, a: (
-            f"stream-K is for persistent CTAs with K tiles of {STREAM_K_DEPTH} or more that split K nowhere else and "
-            f"keep no A; this is {c.name}"
+            f"stream-K needs persistence, K tiles of {STREAM_K_DEPTH} or more, no other split of K and no resident A; "
+            f"this is persistent {c.persistent}, tile_k {c.tile_k}, split_k {c.split_k}, resident_a {c.resident_a}"
         ),
     ),
 )
