@@ -98,6 +98,7 @@ def test_run_time_axes_leave_no_trace(change):
         {"store_hint": "evict_first"},
         {"resident_a": 2},
         {"stream_k": True},
+        {"padded": True},
     ],
     ids=lambda change: next(iter(change)),
 )

@@ -75,7 +75,7 @@ def test_an_illegal_prefix_allows_nothing() -> None:
 
 
 def test_nothing_legal_allows_nothing() -> None:
-    masks = PrefixMasks(SMALL.dims, SMALL.legal_flat(Problem(64, 64, 100)))
+    masks = PrefixMasks(RECORD.dims, RECORD.legal_flat(Problem(64, 64, 100)))
     assert not masks.mask(np.zeros((1, 0), int)).any()
     assert not masks.action_masks().any()
 
