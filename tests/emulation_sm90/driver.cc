@@ -91,6 +91,7 @@ extern "C" const char* run(const void* given, int blocks, int cluster, int smem_
   params = given;
   machine.cluster = cluster;
   machine.error.clear();
+  machine.polls = 0;
   machine.loads_early = loads_early;
   machine.products_early = !loads_early;
   machine.smem_bytes = smem_bytes;

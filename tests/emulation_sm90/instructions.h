@@ -361,6 +361,7 @@ inline float4 load_from_rank(uint32_t address, uint32_t rank) {
 
 // Whoever reads a ticket lets the others run first; that alone keeps no load from landing for ever.
 inline uint32_t load_acquire(const uint32_t* at) {
+  if (++machine.polls > 100'000) emulation::fail("a thread waits for ever");
   emulation::yield();
   machine.progress = true;
   return *at;
@@ -385,7 +386,7 @@ T load_operand(const T* at) {
 }
 inline uint4 load_vector(const uint4* at) {
   // One CTA is far behind the others, who have to wait for what it copies.
-  for (int turn = 0; machine.cta == 0 && turn < 20; ++turn) {
+  for (int turn = 0; machine.cta == 0 && turn < 4; ++turn) {
     machine.progress = true;
     emulation::yield();
   }

@@ -75,6 +75,7 @@ struct Machine {
   std::vector<ClusterBarrier> clusters;   // by the first of its CTAs
   std::set<const void*> loaded, fetched;  // 16 bytes of an operand each: by loads, and into L2
   std::vector<std::pair<const void*, const void*>> operands;  // that plain loads may read
+  int polls = 0;  // of global memory, in this run
   std::string error;
 };
 

@@ -177,7 +177,8 @@ def workspace_bytes(config: Sm90WsConfig, m: int, n: int, sm_count: int) -> tupl
 
 def padded_columns(columns: int) -> int:
     """Elements of a row of a copy: those of the operand, and zeros to the end of the line."""
-    return ceil_div(columns, PADDED_COLUMNS) * PADDED_COLUMNS
+    padded: int = ceil_div(columns, PADDED_COLUMNS) * PADDED_COLUMNS
+    return padded
 
 
 def copy_bytes(rows: int, columns: int) -> int:
