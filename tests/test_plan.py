@@ -257,3 +257,40 @@ def test_a_shallow_k_tile_has_boxes_as_narrow() -> None:
     plan = plan_launch(config, Problem(4096, 8192, 64), 132)
     assert plan.a is not None and plan.b is not None
     assert (plan.a.box_columns, plan.a.swizzle_bytes, plan.b.box_columns) == (16, 32, 16)
+
+
+def test_operands_that_tma_cannot_read_are_copied_behind_the_tickets_and_the_maps_are_of_the_copies() -> None:
+    config = Sm90WsConfig(64, 64, 64, 4, "coop", 1, 1, 1, 3, "direct", 1, "m", 1, False, padded=True)
+    config = replace(config, split_via="workspace")
+    plan = plan_launch(config, Problem(100, 200, 130), 132)
+    assert plan.copy_bytes == {"a": 100 * 192 * 2, "b": 200 * 192 * 2}
+    assert plan.a is not None and plan.b is not None
+    assert (plan.a.columns, plan.a.rows, plan.b.columns, plan.b.rows) == (192, 100, 192, 200)
+    copies = plan.ticket_bytes + plan.partial_bytes
+    places = {"counters": 0, "tickets": 256, "partials": plan.ticket_bytes, "a_copy": copies, "b_copy": copies + 38_400}
+    assert plan.places == places and plan.workspace_bytes == copies + 38_400 + 76_800
+    seen = []
+
+    def encode(spec: MapSpec, addresses: Words) -> Words:
+        seen.append((spec, addresses.tolist()))
+        return np.zeros((len(addresses), MAP_WORDS), np.uint64)
+
+    sets = ParamSets(plan, *(np.array([at, at + 16], np.uint64) for at in (0x1000, 0x2000, 0x3000)), encode, 0x100000)
+    assert [at for _, at in seen] == [[0x100000 + places[name]] * 2 for name in ("a_copy", "b_copy")]
+    assert sets.structs["a_ptr"].tolist() == [0x1000, 0x1010] and sets.structs["c_ptr"].tolist() == [0x3000, 0x3010]
+    assert sets.structs["b_copy"].tolist() == [0x100000 + places["b_copy"]] * 2
+
+
+def test_of_row_major_operands_only_those_are_copied_that_tma_cannot_read() -> None:
+    config = Sm90WsConfig(64, 64, 64, 4, "coop", 1, 1, 1, 1, "direct", 1, "m", 1, False, padded=True)
+    plan = plan_launch(config, Problem(100, 201, 128, layout="nn"), 132)
+    assert plan.copy_bytes == {"b": 128 * 256 * 2} and plan.a is not None and plan.b is not None
+    assert (plan.a.columns, plan.b.columns, plan.b.rows) == (128, 256, 128)
+
+
+@pytest.mark.parametrize(("mnk", "ctas"), [("64_64_63", 1), ("640_64_4095", 132), ("64_640_513", 40)])
+def test_as_many_ctas_as_there_are_pieces_to_copy(mnk: str, ctas: int) -> None:
+    config = Sm90WsConfig(64, 64, 64, 4, "coop", 1, 1, 1, 1, "direct", 1, "m", 1, False, padded=True)
+    assert plan_launch(config, Problem.parse(mnk), 132).grid == ctas
+    split = replace(config, split_k=2)  # in a cluster
+    assert plan_launch(split, Problem.parse(mnk), 132).grid == 2 * (Problem.parse(mnk).m * Problem.parse(mnk).n // 64**2)

@@ -176,9 +176,11 @@ def _plan_sm90_ws(config: Sm90WsConfig, problem: Problem, sm_count: int) -> Laun
     tiles = sm90_ws.cluster_tiles(config, m, n)
     ticket_bytes, partial_bytes = sm90_ws.workspace_bytes(config, m, n, sm_count)
     counter_bytes = sm90_ws.COUNTER_BYTES if config.padded else 0
+    copy_bytes = _copy_bytes(problem) if config.padded else {}
+    copying = sm90_ws.copying_ctas(config, sum(copy_bytes.values()), sm_count)
     a, b = _operand_specs(config, problem)
     return LaunchPlan(
-        grid=sm90_ws.grid_ctas(config, m, n, sm_count),
+        grid=max(sm90_ws.grid_ctas(config, m, n, sm_count), copying),
         block=sm90_ws.threads(config),
         cluster=sm90_ws.cluster_size(config),
         smem_bytes=sm90_ws.smem_bytes(config),
@@ -186,7 +188,7 @@ def _plan_sm90_ws(config: Sm90WsConfig, problem: Problem, sm_count: int) -> Laun
         ticket_bytes=counter_bytes + ticket_bytes,
         partial_bytes=partial_bytes,
         counter_bytes=counter_bytes,
-        copy_bytes=_copy_bytes(problem) if config.padded else {},
+        copy_bytes=copy_bytes,
         scalars=_scalars(problem, tiles, config.raster, config.group)
         | {"prefetch": sm90_ws.prefetch_tiles(config, m, n, k)}
         | _hints(*tiles),

@@ -72,7 +72,7 @@ def test_every_corner_is_right_on_ragged_shapes(
     configs: list[KernelConfig] = [config for config in kernels.CORNERS if kernels.runnable(config, problem)]
     if family == "sm80_mma":
         configs = [*kernels.mma_corners(problem)]
-    assert len(configs) >= 7
+    assert len(configs) >= 3
     kernels.assert_right(worker, problem, configs, built, pdl)
 
 

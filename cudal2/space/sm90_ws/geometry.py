@@ -35,6 +35,8 @@ COUNTER_BYTES = 256
 TMA_ROW_BYTES = 16
 #: Elements of a line of L2: rows of a copy begin on lines.
 PADDED_COLUMNS = 64
+#: What a thread copies of a piece that its CTA claims (``padded.cuh``).
+COPY_THREAD_BYTES = 128
 
 
 def uses_setmaxnreg(config: Sm90WsConfig) -> bool:
@@ -206,19 +208,24 @@ def prefetch_tiles(config: Sm90WsConfig, m: int, n: int, k: int) -> int:
 
 
 def grid_ctas(config: Sm90WsConfig, m: int, n: int, sm_count: int) -> int:
-    """CTAs to launch: one per tile (and K slice), or one wave of whole clusters if persistent.
-
-    A wave of them at least where operands are copied first, which takes all multiprocessors. Not where slices of K are
-    a cluster: one without a tile would wait for its own sums.
-    """
+    """CTAs to launch: one per tile (and K slice), or one wave of whole clusters if persistent."""
     tiles_m, tiles_n = cluster_tiles(config, m, n)
     clusters = tiles_m * tiles_n * workspace_split(config)
-    wave = sm_count * config.ctas_per_sm // cluster_size(config)
     if config.persistent:
-        clusters = min(clusters, wave)
-    elif config.padded and cluster_split(config) == 1:
-        clusters = max(clusters, wave)
+        clusters = min(clusters, sm_count * config.ctas_per_sm // cluster_size(config))
     return clusters * cluster_size(config)
+
+
+def copying_ctas(config: Sm90WsConfig, copied_bytes: int, sm_count: int) -> int:
+    """CTAs that operands to be copied have work for, whole clusters and one wave at most; those without a tile end then.
+
+    None where slices of K are a cluster: one without a tile would wait for its own sums.
+    """
+    if config.persistent or cluster_split(config) > 1:
+        return 0
+    pieces = ceil_div(copied_bytes, COPY_THREAD_BYTES * threads(config))
+    clusters = min(ceil_div(pieces, cluster_size(config)), sm_count * config.ctas_per_sm // cluster_size(config))
+    return int(clusters) * cluster_size(config)
 
 
 def constants(config: Sm90WsConfig, acc: Acc, layout: Layout, dtype: Dtype) -> dict[str, Any]:
