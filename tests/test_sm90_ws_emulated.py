@@ -3,8 +3,9 @@
 Proves without a GPU that boxes, swizzles, descriptors and accumulators agree on where every element is, that barriers
 count what arrives and every stage gets the bytes it waits for, that clusters share and split as they should, that
 nothing is overwritten before it has been read, that nothing outside C is written nor outside operands read where the
-grid copies them, and that where A stays a CTA's first tile is fetched into L2. Either loads land as soon as they are issued, and products and stores read as late as something
-waits for them, or the other way round; then the loads issued last land first.
+grid copies them, and that where A stays a CTA's first tile is fetched into L2. Either loads land as soon as they are
+issued, and products and stores read as late as something waits for them, or the other way round; then the loads issued
+last land first.
 """
 
 from __future__ import annotations
@@ -32,8 +33,9 @@ SM_COUNT = 4  # persistent CTAs get several tiles
 #: What the kernel includes of other people's; one header stands for all.
 STANDS_FOR = (
     "cudal2/hopper.cuh", "cudal2/l2.cuh", "cudal2/unaligned.cuh", "cuda_fp16.h", "cute/arch/cluster_sm90.hpp",
-    "cute/arch/copy_sm90.hpp", "cute/arch/copy_sm90_tma.hpp", "cute/arch/mma_sm90_gmma.hpp", "cute/arch/mma_sm90_gmma_ext.hpp",
-    "cute/numeric/integer_sequence.hpp", "cutlass/arch/barrier.h", "cutlass/arch/reg_reconfig.h",
+    "cute/arch/copy_sm90.hpp", "cute/arch/copy_sm90_tma.hpp", "cute/arch/mma_sm90_gmma.hpp",
+    "cute/arch/mma_sm90_gmma_ext.hpp", "cute/numeric/integer_sequence.hpp", "cutlass/arch/barrier.h",
+    "cutlass/arch/reg_reconfig.h",
 )  # fmt: skip
 
 pytestmark = emulated.needs_compiler

@@ -50,9 +50,7 @@ def test_a_chain_of_dependent_launches_is_the_same_with_overlap_and_without(
     assert torch.equal(plain, overlapping)
 
 
-SPLITS = [
-    config for config in kernels.CORNERS if config.split_via == "workspace" or config.stream_k or config.padded
-]
+SPLITS = [config for config in kernels.CORNERS if config.split_via == "workspace" or config.stream_k or config.padded]
 
 
 @pytest.mark.parametrize("config", SPLITS, ids=lambda config: config.name)

@@ -1,0 +1,191 @@
+"""The page about shapes off the grid: what their finals say, by what TMA makes of the operands' rows, loss by loss.
+
+    python scripts/off_grid.py [--finals cudal2/data/off_grid] [--page docs/off_grid.md]
+
+With --page the tables between the page's markers are rewritten; nothing is measured.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Collection
+from pathlib import Path
+
+from cudal2.cli import arguments as shared
+from cudal2.cli.main import guarded
+from cudal2.errors import RecordError
+from cudal2.paths import data_dir
+from cudal2.problem import Problem
+from cudal2.records.finals import REFERENCE
+from cudal2.records.recording import read_records
+from cudal2.records.shards import Shards
+from cudal2.report.board import Board, baseline_title, boards
+from cudal2.report.notes import rounds_text
+from cudal2.report.section import replace_section
+from cudal2.report.spread import Judged, Spread, spread
+from cudal2.report.summary import check_one_kind
+from cudal2.settings import load_shapes
+from cudal2.space.shared_rules import tma_reads
+
+BEGIN, END = "<!-- off_grid:begin -->", "<!-- off_grid:end -->"
+#: The smallest unit in which L2 fetches.
+SECTOR_BYTES = 32
+#: Kinds of rows of A and B as stored, in the order of the page.
+WHOLE, OFF, UNREAD = "whole sectors", "off sectors", "TMA cannot read"
+KINDS = (WHOLE, OFF, UNREAD)
+#: The shapes that were drawn at random and judged whatever came out, in ``configs/shapes``.
+DRAWN = "off_grid_drawn"
+#: Whom ours stands beside: every figure but the last column is against the first.
+SHOWN = (REFERENCE, "torch")
+
+
+def main() -> None:
+    """Prints the section, or writes it into a page."""
+    arguments = parse()
+    page = "\n".join(section(load(arguments.finals)))
+    if arguments.page is None:
+        print(page)
+    else:
+        replace_section(arguments.page, BEGIN, END, page)
+
+
+def parse() -> argparse.Namespace:
+    """The command line."""
+    parser = shared.Parser(description=__doc__)
+    parser.add_argument("--finals", type=Path, default=data_dir() / "off_grid", metavar="DIR", help="Parquet files")
+    parser.add_argument("--page", type=Path, metavar="FILE", help="page whose section is rewritten")
+    return parser.parse_args()
+
+
+def load(folder: Path) -> Shards:
+    """The finals of all families that won one.
+
+    Raises:
+        RecordError: There are none, one cannot be read, or they are of several GPUs or protocols.
+    """
+    found = [read_records(path, allow_mixed=True) for path in sorted(folder.glob("*.parquet"))]
+    if not found:
+        raise RecordError(f"{folder}: no finals here; `cudal2 record publish` writes them from judge.py's shards")
+    fingerprints = tuple(dict.fromkeys(one for records in found for one in records.fingerprints))
+    check_one_kind(fingerprints, f"{folder}: finals")
+    return Shards(fingerprints, tuple(row for records in found for row in records.measurements))
+
+
+def only_board(finals: Shards) -> Board:
+    """Their leaderboard.
+
+    Raises:
+        RecordError: They are of several, or of none with the reference on it.
+    """
+    found = boards(finals.measurements)
+    if len(found) != 1 or found[0].standing() is None:
+        keys = ", ".join(board.key for board in found) or "none"
+        raise RecordError(f"this page is of one leaderboard with {baseline_title(REFERENCE)}, these finals of: {keys}")
+    return found[0]
+
+
+def section(finals: Shards) -> list[str]:
+    """Where they were measured, a line for each kind of rows, then a table for each, as Markdown."""
+    board = only_board(finals)
+    parts = [provenance(finals, board), "", *summary(board), "", losses(board)]
+    for kind in KINDS:
+        parts += ["", f"### {kind[0].upper()}{kind[1:]}", "", *shapes_table(board, kind)]
+    return parts
+
+
+def provenance(finals: Shards, board: Board) -> str:
+    """Device, days and protocol."""
+    devices = "; ".join(
+        dict.fromkeys(
+            f"{one.gpu} (driver {one.driver}, CUDA {one.cuda}, cuBLASLt {one.cublaslt})" for one in finals.fingerprints
+        )
+    )
+    days = ", ".join(sorted({row.utc[:10] for row in finals.measurements}))
+    protocol = finals.fingerprints[0].protocol
+    return f"{board.title}. {devices}, {days}, protocol v{protocol}: {rounds_text(finals)}, every library among them."
+
+
+def kind_of(problem: Problem) -> str:
+    """What TMA and L2 make of the rows of A and B."""
+    if not tma_reads(problem):
+        return UNREAD
+    return OFF if any(row_bytes % SECTOR_BYTES for row_bytes in problem.row_bytes) else WHOLE
+
+
+def spread_of(board: Board, baseline: str, problems: Collection[Problem]) -> Spread | None:
+    """Ours against a baseline over some shapes, those that only the baseline solved included."""
+    standing = board.standing(baseline)
+    chosen = [shape for shape in standing.shapes if shape.problem in problems] if standing else []
+    missed = [one for one in board.finals if one.ours is None and one.baseline(baseline) is not None]
+    return spread(chosen, sum(one.problem in problems for one in missed))
+
+
+def groups(board: Board) -> dict[str, set[Problem]]:
+    """The judged shapes by kind of rows, all of them, and those that nothing but chance chose."""
+    every = {final.problem for final in board.finals}
+    found = {kind: {problem for problem in every if kind_of(problem) == kind} for kind in KINDS}
+    return {**found, "all": every, "drawn at random": every & set(load_shapes(DRAWN).problems())}
+
+
+def summary(board: Board) -> list[str]:
+    """A line for each kind of rows, and for those drawn at random, whose rows are of the first two."""
+    heads = [f"over {baseline_title(name)} | won / tied / lost | worst" for name in SHOWN]
+    lines = [f"| rows of A and B | shapes | {' | '.join(heads)} |", f"| --- |{' ---: |' * (1 + 3 * len(SHOWN))}"]
+    for name, problems in groups(board).items():
+        spreads = [figures(spread_of(board, baseline, problems)) for baseline in SHOWN]
+        lines.append(f"| {name} | {len(problems)} | {' | '.join(spreads)} |")
+    return lines
+
+
+def figures(found: Spread | None) -> str:
+    """Three cells of a spread."""
+    if found is None or found.geomean is None or found.worst is None:
+        return "- | - | -"
+    return f"{found.geomean:.3f} | {found.win} / {found.tie} / {found.lost} | {found.worst:.3f}"
+
+
+def losses(board: Board) -> str:
+    """Every shape lost to the reference, worst first, and every one that none of ours solved."""
+    standing = board.standing()
+    lost = [f"{one.problem.mnk} {one.ratio:.3f}" for one in (standing.losses if standing else ())]
+    said = f"Lost to {baseline_title(REFERENCE)}, worst first: {', '.join(lost) or 'none'}."
+    return said + "".join(f" None of ours ran on {mnk}: {reason}." for mnk, reason in board.unserved)
+
+
+def shapes_table(board: Board, kind: str) -> list[str]:
+    """A line for each shape of a kind, lowest ratio first."""
+    standing = board.standing()
+    beside = {final.problem: board.comparisons(final) for final in board.finals}
+    shapes = [shape for shape in (standing.shapes if standing else ()) if kind_of(shape.problem) == kind]
+    reference, *others = map(baseline_title, SHOWN)
+    return [
+        f"| shape | ours | us | {reference} us | ratio [95 %] | | over {' | over '.join(others)} |",
+        f"| --- | --- |{' ---: |' * 3} --- |{' ---: |' * len(others)}",
+        *(f"| {' | '.join(cells(shape, beside[shape.problem]))} |" for shape in shapes),
+    ]
+
+
+def cells(shape: Judged, beside: dict[str, Judged]) -> list[str]:
+    """One shape; what is lost to another baseline is said there, too."""
+    found, config = shape.comparison, shape.ours.config
+    name = f"`{config.name}`" if config is not None else shape.ours.contestant
+    times = [f"{shape.ours_us:.2f}", f"{shape.other_us:.2f}"]
+    ratio = f"{found.ratio:.3f} [{found.low:.3f}, {found.high:.3f}]"
+    return [shape.problem.mnk, name, *times, ratio, verdict(shape), *(beyond(beside.get(one)) for one in SHOWN[1:])]
+
+
+def verdict(shape: Judged) -> str:
+    """Won, tied or lost; a loss stands out."""
+    return {"win": "won", "tie": "tied", "loss": "**lost**"}[shape.comparison.verdict]
+
+
+def beyond(shape: Judged | None) -> str:
+    """A ratio, and its verdict unless it is won."""
+    if shape is None:
+        return "-"
+    return f"{shape.ratio:.3f}" if shape.comparison.verdict == "win" else f"{shape.ratio:.3f} {verdict(shape)}"
+
+
+if __name__ == "__main__":
+    sys.exit(guarded(main))
