@@ -34,8 +34,9 @@ SECTOR_BYTES = 32
 #: Kinds of rows of A and B as stored, in the order of the page.
 WHOLE, OFF, UNREAD = "whole sectors", "off sectors", "TMA cannot read"
 KINDS = (WHOLE, OFF, UNREAD)
-#: The shapes that were drawn at random and judged whatever came out, in ``configs/shapes``.
-DRAWN = "off_grid_drawn"
+#: The shapes that were drawn at random and judged whatever came out, in ``configs/shapes``; and such as were judged with
+#: the one kernel that the table served before.
+DRAWN, SERVED = "off_grid_drawn", "off_grid_served"
 #: Whom ours stands beside: every figure but the last column is against the first.
 SHOWN = (REFERENCE, "torch")
 
@@ -122,14 +123,15 @@ def spread_of(board: Board, baseline: str, problems: Collection[Problem]) -> Spr
 
 
 def groups(board: Board) -> dict[str, set[Problem]]:
-    """The judged shapes by kind of rows, all of them, and those that nothing but chance chose."""
+    """The judged shapes by kind of rows, all of them, those that chance chose, and those served unseen."""
     every = {final.problem for final in board.finals}
     found = {kind: {problem for problem in every if kind_of(problem) == kind} for kind in KINDS}
-    return {**found, "all": every, "drawn at random": every & set(load_shapes(DRAWN).problems())}
+    chosen = {"drawn at random": DRAWN, "served unseen": SERVED}
+    return {**found, "all": every, **{name: every & set(load_shapes(one).problems()) for name, one in chosen.items()}}
 
 
 def summary(board: Board) -> list[str]:
-    """A line for each kind of rows, and for those drawn at random, whose rows are of the first two."""
+    """A line for each kind of rows, and for those drawn at random, of all kinds."""
     heads = [f"over {baseline_title(name)} | won / tied / lost | worst" for name in SHOWN]
     lines = [f"| rows of A and B | shapes | {' | '.join(heads)} |", f"| --- |{' ---: |' * (1 + 3 * len(SHOWN))}"]
     for name, problems in groups(board).items():

@@ -103,7 +103,7 @@ def test_the_page_is_what_the_script_makes_of_the_finals_that_ship(tmp_path: Pat
 
 def test_the_page_shows_every_loss(board: Board) -> None:
     standing = board.standing()
-    assert standing is not None and len(standing.shapes) == len(board.finals) == 83 and not board.unserved
+    assert standing is not None and len(standing.shapes) == len(board.finals) == 119 and not board.unserved
     lost = {shape.problem.mnk: shape.ratio for shape in standing.losses}
     (said,) = [line for line in PAGE.splitlines() if line.startswith("Lost to cuBLASLt-AutoTuning")]
     assert said.endswith(": " + ", ".join(f"{mnk} {ratio:.3f}" for mnk, ratio in lost.items()) + ".")
@@ -113,13 +113,15 @@ def test_the_page_shows_every_loss(board: Board) -> None:
 
 def test_the_page_says_which_shapes_were_chosen_how(board: Board) -> None:
     problems = {final.problem for final in board.finals}
-    drawn = set(load_shapes(script.DRAWN).problems())
-    kinds, by_chance = (Counter(map(script.kind_of, some)) for some in (problems, drawn))
-    assert drawn <= problems and not problems & set(load_shapes("grid").problems())
-    assert by_chance == {script.WHOLE: kinds[script.WHOLE], script.OFF: 9} and kinds[script.WHOLE] == 24
-    assert f"The other {kinds[script.OFF] - 9} off sectors were not: " in PAGE
+    drawn, served = (set(load_shapes(name).problems()) for name in (script.DRAWN, script.SERVED))
+    assert drawn | served <= problems and not drawn & served and not problems & set(load_shapes("grid").problems())
+    kinds = Counter(map(script.kind_of, problems - served))
+    by_chance = Counter(map(script.kind_of, drawn))
+    assert by_chance == {script.WHOLE: kinds[script.WHOLE], script.OFF: 9, script.UNREAD: 18}
+    assert kinds[script.WHOLE] == 24 and len(served) == 18
+    assert f"Of those off sectors {kinds[script.OFF] - 9} were not drawn: " in PAGE
     odd = {problem for problem in problems if script.kind_of(problem) == script.UNREAD}
-    assert len(odd) == 24 and len(odd & set(load_shapes("sm80_odd").problems())) == 13
+    assert len(odd - drawn) == 24 and len(odd & set(load_shapes("sm80_odd").problems())) == 13
 
 
 def test_what_a_kernel_was_chosen_by_stands_in_no_table(board: Board) -> None:
@@ -128,19 +130,19 @@ def test_what_a_kernel_was_chosen_by_stands_in_no_table(board: Board) -> None:
     assert {entry.evidence for entry in entries.values() if entry is not None} == {"final"} and all(entries.values())
     selections = sorted((data_dir() / "searched").glob("*_selections_fp32_tn.parquet"))
     chosen_from = {row.problem for path in selections for row in read_records(path).measurements}
-    assert chosen_from == set(entries)
+    assert chosen_from == set(entries) - set(load_shapes(script.SERVED).problems())
 
 
 def test_other_pages_say_what_the_finals_say(board: Board) -> None:
     groups = script.groups(board)
     readme, kernels = words("README.md"), words("kernels/README.md")
-    unread, drawn = (
-        script.spread_of(board, "cublaslt_auto", groups[name]) for name in (script.UNREAD, "drawn at random")
-    )
+    names = (script.UNREAD, "drawn at random", "served unseen")
+    unread, drawn, served = (script.spread_of(board, "cublaslt_auto", groups[name]) for name in names)
     counts = f"({unread.win} / {unread.tie} / {unread.lost}, worst {unread.worst:.3f})"
     assert f"{unread.geomean:.3f}x on {unread.n} such shapes {counts}" in readme
-    counts = f"({drawn.win} / {drawn.tie} / {drawn.lost})"
-    assert f"{drawn.geomean:.3f}x on {drawn.n} drawn at random {counts}" in readme
+    for found, words_said in ((drawn, "drawn at random"), (served, "served unseen")):
+        counts = f"({found.win} / {found.tie} / {found.lost})"
+        assert f"{found.geomean:.3f}x on {found.n} {words_said} {counts}" in readme
     standing = board.standing()
     assert standing is not None and f"finals of {len(board.finals)} shapes off the grid" in readme
     padded = {one.problem for one in standing.shapes if getattr(one.ours.config, "padded", False)}
