@@ -1,6 +1,7 @@
 """hgemm without a GPU: which operands are served, what a table decides, and what falls back says why, once."""
 
 import contextlib
+import functools
 import gc
 import logging
 import subprocess
@@ -302,6 +303,44 @@ def test_a_served_call_launches_on_the_current_stream_and_into_out(served):
     assert fresh.shape == (16, 32)
     assert [stream for _, _, stream in served.calls] == [5, 5]
     assert stats() == {CONFIG.name: 2}
+
+
+def test_where_workspaces_would_fill_the_gpu_matmul_answers_until_they_are_given_back(
+    launched, graphs, monkeypatch, caplog
+):
+    monkeypatch.setattr(op, "_on", lambda index: contextlib.nullcontext())
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda index: SimpleNamespace(cuda_stream=5))
+    routes = [launched.route(Problem(16, 32, 512), SPLIT) for _ in range(3)]
+    size_bytes = routes[0].plan.workspace_bytes
+    monkeypatch.setattr(kernels, "_MAX_WORKSPACE_BYTES", kernels._held_bytes + 2 * size_bytes)
+    before = kernels._held_bytes
+    asked = functools.lru_cache(lambda *key: routes[0])  # reset() clears it
+    monkeypatch.setattr(op, "_route", asked)
+    a, b = matrices(k=512)
+    for served in (True, True, False):
+        assert torch.equal(hgemm(a, b), a @ b) != served
+        asked.cache_clear()
+        routes.append(routes.pop(0))
+    assert len(launched.calls) == 2 and "gives those back" in caplog.text
+    with pytest.raises(NothingValidError, match="workspace"):
+        routes.insert(0, routes.pop())
+        hgemm(a, b, strict=True)
+    launched.calls.clear()
+    routes.clear()
+    op.reset()
+    gc.collect()
+    assert kernels._held_bytes == before
+
+
+def test_no_memory_for_a_workspace_is_a_reason_for_matmul(launched, graphs, monkeypatch):
+    def refuse(*arguments):
+        raise LaunchError(2, "CUDA_ERROR_OUT_OF_MEMORY", "a workspace")
+
+    monkeypatch.setattr(kernels, "KernelLaunch", refuse)
+    before = kernels._held_bytes
+    with pytest.raises(kernels.NoWorkspaceError, match="OUT_OF_MEMORY"):
+        launched.route(Problem(16, 32, 512), SPLIT).launch(16, 32, 48, 5)
+    assert kernels._held_bytes == before
 
 
 def test_an_unaligned_view_is_left_to_matmul(served, caplog):

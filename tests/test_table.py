@@ -311,6 +311,18 @@ def test_measured_on_rows_that_have_to_be_copied_a_kernel_is_nearer_to_others_li
     assert [table.best(1024, 1024, k).k for k in (1023, 1026, 1032)] == [1303, 1303, 1024]
 
 
+@pytest.mark.parametrize("mnk", [(1, 4097, 4097), (64, 1024, 1023), (1024, 1024, 191)])
+def test_operands_with_little_work_for_each_element_are_not_copied_on_the_word_of_shapes_that_tma_reads(mnk):
+    readable = [entry(f"{mnk[0]}_4096_4096", LARGE), entry("64_1024_1024", LARGE), entry("1024_1024_192", LARGE)]
+    assert KernelTable(HEADER, readable).best(*mnk) is None
+
+
+def test_a_library_that_won_on_rows_of_4_bytes_decides_for_rows_of_2():
+    """What is copied first is copied in the same time."""
+    table = KernelTable(HEADER, [lost("1500_1500_1026"), entry("1536_1536_1024", LARGE)])
+    assert table.best(1500, 1500, 1027).config is None
+
+
 def test_a_library_says_nothing_of_rows_that_tma_reads_if_it_was_timed_on_others_nor_the_reverse():
     """It runs other routines there."""
     table = KernelTable(HEADER, [lost("1024_1024_1024"), entry("1536_1024_1024", LARGE)])

@@ -15,11 +15,8 @@ def test_choices_go_over_to_the_other_layout_where_they_are_legal_and_give_way_t
     rows = [entry("1024_1024_1024", LARGE), entry("64_64_64", narrow), entry("64_60_64"), entry("64_128_64", thin)]
     table = KernelTable(HEADER, [*rows, lost("8192_64_64")])
     moved = table.for_operands(layout="nn")
-    assert [found.mnk for found in moved.entries] == ["64_60_64", "64_64_64", "1024_1024_1024", "8192_64_64"], (
-        "8 columns are no box"
-    )
-    assert [found.mnk for found in moved.entries if found.config and found.config.padded] == ["64_60_64"], (
-        "60 columns have no map"
+    assert [found.mnk for found in moved.entries] == ["64_64_64", "1024_1024_1024", "8192_64_64"], (
+        "8 columns are no box, and 60 have no map: their copy would take time that nobody measured"
     )
     assert {found.evidence for found in moved.entries} == {"transferred"} and moved.header.layout == "nn"
     table.save(tmp_path / "tn.json")
@@ -29,7 +26,7 @@ def test_choices_go_over_to_the_other_layout_where_they_are_legal_and_give_way_t
         main(["table", "transfer", str(tmp_path / "tn.json"), "--layout", "nn", "--out", str(tmp_path / "nn.json")])
         == 0
     )
-    assert "4 shapes (1 searched, 3 transferred)" in capsys.readouterr().err
+    assert "3 shapes (1 searched, 2 transferred)" in capsys.readouterr().err
     assert KernelTable.load(tmp_path / "nn.json").lookup(64, 64, 64).config == SMALL
     assert (
         main(["table", "transfer", str(tmp_path / "tn.json"), "--layout", "tn", "--out", str(tmp_path / "x.json")]) == 2

@@ -61,7 +61,7 @@ def test_ppo_beats_the_model_it_started_from(runner, trained):
 
 def test_rewards_rise_and_exploration_narrows(trained):
     first, last = trained.curve[0], trained.curve[-1]
-    assert last["reward"] > first["reward"] + 0.05
+    assert last["reward"] > first["reward"] + 0.02
     assert last["entropy"] < 0.75 * first["entropy"]
     assert last["best_ratio"]["all"] >= first["best_ratio"]["all"]
     assert [row["steps"] for row in trained.curve] == list(range(512, 6145, 512))

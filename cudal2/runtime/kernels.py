@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import weakref
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache, partial
@@ -30,11 +31,32 @@ logger = logging.getLogger(__name__)
 #: Streams a route keeps a launch for; a launch belongs to one stream, so that threads need no lock.
 _MAX_STREAMS = 64
 
+#: Device memory that the workspaces of all routes may take: ever new shapes with copies of their own would fill the GPU.
+_MAX_WORKSPACE_BYTES = 2 * 2**30
+
 #: Launches with a workspace that captured graphs hold, and what says when a graph is gone; ``None`` if nothing does.
 _in_graphs: list[tuple[KernelLaunch, GraphWatch | None]] = []
 _in_graphs_lock = threading.Lock()
+_held_bytes = 0
+_held_lock = threading.RLock()  # a workspace may be given back while another is counted
 
 Loader = Callable[[KernelConfig, Problem], LoadedKernel]
+
+
+class NoWorkspaceError(Cudal2Error):
+    """There is no device memory for a launch's workspace."""
+
+
+def _hold(size_bytes: int) -> None:
+    """Counts a workspace that is made, or with a negative size one that is given back."""
+    global _held_bytes
+    with _held_lock:
+        if size_bytes > 0 and _held_bytes + size_bytes > _MAX_WORKSPACE_BYTES:
+            raise NoWorkspaceError(
+                f"{size_bytes} bytes of workspace besides the {_held_bytes} of other shapes and streams are more than "
+                f"{_MAX_WORKSPACE_BYTES}: cudal2.runtime.reset() gives those back"
+            )
+        _held_bytes += size_bytes
 
 
 @dataclass(eq=False)
@@ -79,6 +101,7 @@ class Route:
 
         Raises:
             LaunchError: The driver refused; nothing was enqueued.
+            NoWorkspaceError: There is no memory for a workspace; nothing was enqueued.
         """
         launch = self._launches.get(stream)
         if launch is None:
@@ -108,7 +131,17 @@ class Route:
 
     def _new_launch(self) -> KernelLaunch:
         assert self.kernel is not None, self.reason
-        return KernelLaunch(self.kernel.function, self.plan, self.pdl)
+        size_bytes = self.plan.workspace_bytes
+        if not size_bytes:
+            return KernelLaunch(self.kernel.function, self.plan, self.pdl)
+        _hold(size_bytes)
+        try:
+            launch = KernelLaunch(self.kernel.function, self.plan, self.pdl)
+        except LaunchError as error:
+            _hold(-size_bytes)
+            raise NoWorkspaceError(str(error)) from error
+        weakref.finalize(launch, _hold, -size_bytes)
+        return launch
 
     def packed(self, a: int, b: int, c: int, workspace: int = 0) -> ParamSets:
         """Parameters for operands and workspace at these addresses; host work only."""
@@ -125,6 +158,11 @@ def _params(route: Route, a: int, b: int, c: int, workspace: int) -> ParamSets:
 @lru_cache(maxsize=8192)
 def _map(spec: MapSpec, address: int) -> Words:
     return encode(spec, address)[None]
+
+
+def forget_parameters() -> None:
+    """Lets go of routes that are kept for their parameters, and so of their workspaces."""
+    _params.cache_clear()
 
 
 class DeviceKernels:

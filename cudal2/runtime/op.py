@@ -20,7 +20,7 @@ from cudal2.codegen import generator_version
 from cudal2.errors import EnvironmentProblemError, NothingValidError, TableError, UsageError
 from cudal2.launch.driver import ensure_context
 from cudal2.problem import Acc, Dtype, Layout, Problem
-from cudal2.runtime.kernels import DeviceKernels, Route
+from cudal2.runtime.kernels import DeviceKernels, NoWorkspaceError, Route, forget_parameters
 from cudal2.runtime.operands import ALIGNMENT_BYTES, Operand, derive_problem, overlap
 from cudal2.table import Device, KernelTable
 
@@ -53,9 +53,10 @@ def hgemm(
 
     Never synchronises, and can be captured in a CUDA graph once the kernel is loaded (:func:`warmup`). Differentiable,
     and traceable by ``torch.compile``. Allocates nothing but the result; and a workspace, 32 MiB at most where the
-    kernel splits K through one, 512 MiB more where it copies operands that TMA cannot read: at the first call on a
-    stream, and in every call that a graph captures, given back once the graph is gone and another such call is
-    captured.
+    kernel splits K through one, 512 MiB more where it copies operands that TMA cannot read: at the first call of a
+    shape on a stream, and in every call that a graph captures, given back once the graph is gone and another such call
+    is captured. All together take 2 GiB at most; where that is taken, or the memory is, ``torch.matmul`` steps in, and
+    :func:`reset` gives back what no graph holds.
 
     Args:
         a: [m, k], fp16 or bf16, dense row-major.
@@ -142,6 +143,7 @@ def reset() -> None:
     """Forgets tables, routes, counts and what was logged, so that tables are read again; kernels stay loaded."""
     for cached in (_route, _default_table, _table_file):
         cached.cache_clear()
+    forget_parameters()
     _said.clear()
     _counts.clear()
 
@@ -160,7 +162,10 @@ def _run(
     index = a.get_device()
     with _on(index):
         c = torch.empty(found.shape, dtype=a.dtype, device=a.device) if out is None else out
-        found.launch(a.data_ptr(), b.data_ptr(), c.data_ptr(), torch.cuda.current_stream(index).cuda_stream)
+        try:
+            found.launch(a.data_ptr(), b.data_ptr(), c.data_ptr(), torch.cuda.current_stream(index).cuda_stream)
+        except NoWorkspaceError as error:
+            return _matmul(a, b, out, str(error), strict)
     _counts[found.name] += 1
     return c
 

@@ -234,8 +234,8 @@ class KernelTable:
         """Another table's entry for the operands of this one, if its kernel is legal there."""
         problem = self.header.problem(entry.m, entry.n, entry.k)
         config = self._fitted(entry.config, problem, problem) if entry.config is not None else None
-        if entry.config is not None and config is None:
-            return None
+        if entry.config is not None and (config is None or _copies(config) != _copies(entry.config)):
+            return None  # what has to be copied first here, or only there, has other times
         return replace(entry, config=config, evidence="transferred")
 
     def save(self, path: Path | str) -> None:
@@ -357,6 +357,10 @@ class KernelTable:
         if config.family not in self._spaces:
             self._spaces[config.family] = SearchSpace(self._arch, family=config.family)
         return self._spaces[config.family]
+
+
+def _copies(config: KernelConfig) -> bool:
+    return getattr(config, "padded", False)
 
 
 def _checksum(header: Header, entries: tuple[Entry, ...]) -> str:

@@ -28,6 +28,10 @@ DISTANCE_COST, WASTE_COST = 0.1, 0.25
 OFF_SECTORS_DISTANCE = 1.0
 #: As far again: one of the two is copied first, which takes time that tiles and waves do not.
 PADDED_DISTANCE = 1.0
+#: Multiplications of each element that is copied, in the mean, and K, from which kernels measured on rows that TMA reads
+#: are worth it for rows that are copied first: of 35 padded kernels (docs/off_grid.md) 21 of 23 that won have as much,
+#: and 1 of 12 that lost.
+COPY_USES, COPY_K = 140.0, 200
 #: So many of the most promising are refitted.
 REFITTED = 8
 
@@ -40,8 +44,9 @@ def neighbours(
     Whether ``torch.matmul`` does is for the nearest to say of those whose rows TMA can read too, or cannot either: for
     the others the library runs other routines. Kernels are ordered by what the analytic model gives them here, by
     distance, and by what they would lose here that they did not lose there; the first few are refitted and ordered so
-    again. Kernels that can copy operands first serve whatever the rows are; of the others, those for rows that TMA
-    cannot read serve one another alone, and none serves narrower rows than its own.
+    again. Kernels that can copy operands first serve whatever the rows are, if there is work enough for what is copied;
+    of the others, those for rows that TMA cannot read serve one another alone, and none serves narrower rows than its
+    own.
 
     Args:
         entries: Those of the table, less the shape's own.
@@ -88,9 +93,18 @@ def _serves(entry: Entry, there: Problem, problem: Problem) -> bool:
 
     Narrower copies cost the other kernels more than the library: what wins with 8 bytes a copy loses with 4 or 2.
     """
+    alike = tma_reads(there) == tma_reads(problem)
+    if entry.config is None:
+        return alike
     if isinstance(entry.config, Sm90WsConfig):
-        return True
-    return tma_reads(there) == tma_reads(problem) and there.alignment_bytes <= problem.alignment_bytes
+        return alike or tma_reads(problem) or _pays_for_copies(problem)
+    return alike and there.alignment_bytes <= problem.alignment_bytes
+
+
+def _pays_for_copies(problem: Problem) -> bool:
+    """Whether each element of A and B is used often enough to be copied first."""
+    uses = problem.m * problem.n / (problem.m + problem.n)
+    return uses >= COPY_USES and problem.k >= COPY_K
 
 
 def _within_reach(there: Problem, problem: Problem) -> bool:

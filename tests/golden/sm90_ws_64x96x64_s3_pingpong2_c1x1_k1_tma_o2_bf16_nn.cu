@@ -1,4 +1,5 @@
 // 64x96x64_s3_pingpong2_c1x1_k1_tma_o2, bf16, fp32 accumulators, nn
+#include "cudal2/padded.cuh"
 #include "cudal2/sm90_ws.cuh"
 
 struct Config {
@@ -29,5 +30,6 @@ struct Config {
 
 extern "C" __global__ void __launch_bounds__(Config::kThreads, Config::kCtasPerSm)
     cudal2_gemm(const __grid_constant__ cudal2::GemmParams params) {
+  cudal2::copy_operands<Config>(params);
   cudal2::sm90_ws<Config>(params);
 }
