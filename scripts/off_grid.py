@@ -34,8 +34,8 @@ SECTOR_BYTES = 32
 #: Kinds of rows of A and B as stored, in the order of the page.
 WHOLE, OFF, UNREAD = "whole sectors", "off sectors", "TMA cannot read"
 KINDS = (WHOLE, OFF, UNREAD)
-#: The shapes that were drawn at random and judged whatever came out, in ``configs/shapes``; and such as were judged with
-#: the one kernel that the table served before.
+#: The shapes that were drawn at random and judged whatever came out, in ``configs/shapes``; and such as were judged
+#: with the one kernel that the table served before.
 DRAWN, SERVED = "off_grid_drawn", "off_grid_served"
 #: Whom ours stands beside: every figure but the last column is against the first.
 SHOWN = (REFERENCE, "torch")
@@ -126,8 +126,14 @@ def groups(board: Board) -> dict[str, set[Problem]]:
     """The judged shapes by kind of rows, all of them, those that chance chose, and those served unseen."""
     every = {final.problem for final in board.finals}
     found = {kind: {problem for problem in every if kind_of(problem) == kind} for kind in KINDS}
-    chosen = {"drawn at random": DRAWN, "served unseen": SERVED}
-    return {**found, "all": every, **{name: every & set(load_shapes(one).problems()) for name, one in chosen.items()}}
+    drawn, served = (every & set(load_shapes(name).problems()) for name in (DRAWN, SERVED))
+    return {
+        **found,
+        "all": every,
+        "drawn at random": drawn,
+        "drawn, TMA cannot read": drawn & found[UNREAD],
+        "served unseen": served,
+    }
 
 
 def summary(board: Board) -> list[str]:

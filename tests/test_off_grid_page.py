@@ -16,6 +16,7 @@ from cudal2.problem import Problem
 from cudal2.records.recording import read_records
 from cudal2.records.shards import Shards
 from cudal2.report.board import Board
+from cudal2.report.spread import Judged
 from cudal2.settings import load_shapes
 from cudal2.table import KernelTable
 
@@ -49,6 +50,12 @@ def words(page: str) -> str:
 def line_of(lines: list[str], first: str) -> str:
     (line,) = [line for line in lines if line.startswith(f"| {first} |")]
     return line
+
+
+def standing_of(board: Board) -> list[Judged]:
+    standing = board.standing()
+    assert standing is not None
+    return list(standing.shapes)
 
 
 def test_rows_are_told_apart_by_what_tma_and_the_sectors_make_of_them() -> None:
@@ -136,13 +143,20 @@ def test_what_a_kernel_was_chosen_by_stands_in_no_table(board: Board) -> None:
 def test_other_pages_say_what_the_finals_say(board: Board) -> None:
     groups = script.groups(board)
     readme, kernels = words("README.md"), words("kernels/README.md")
-    names = (script.UNREAD, "drawn at random", "served unseen")
-    unread, drawn, served = (script.spread_of(board, "cublaslt_auto", groups[name]) for name in names)
-    counts = f"({unread.win} / {unread.tie} / {unread.lost}, worst {unread.worst:.3f})"
+    names = (script.UNREAD, "drawn, TMA cannot read", "drawn at random", "served unseen")
+    unread, thin, drawn, served = (script.spread_of(board, "cublaslt_auto", groups[name]) for name in names)
+    chance = f"{thin.geomean:.3f}x on the {thin.n} of them that were drawn at random, "
+    chance += f"{thin.win} / {thin.tie} / {thin.lost}"
+    counts = f"({unread.win} / {unread.tie} / {unread.lost}, worst {unread.worst:.3f}; {chance})"
     assert f"{unread.geomean:.3f}x on {unread.n} such shapes {counts}" in readme
-    for found, words_said in ((drawn, "drawn at random"), (served, "served unseen")):
+    for found, words_said in (
+        (drawn, "drawn at random of all kinds"),
+        (served, "that no measurement had seen, of rows that TMA reads"),
+    ):
         counts = f"({found.win} / {found.tie} / {found.lost})"
         assert f"{found.geomean:.3f}x on {found.n} {words_said} {counts}" in readme
+    padded = [one for one in standing_of(board) if one.problem in groups["served unseen"]]
+    assert not any(getattr(one.ours.config, "padded", False) for one in padded)
     standing = board.standing()
     assert standing is not None and f"finals of {len(board.finals)} shapes off the grid" in readme
     padded = {one.problem for one in standing.shapes if getattr(one.ours.config, "padded", False)}

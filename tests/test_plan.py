@@ -293,4 +293,5 @@ def test_as_many_ctas_as_there_are_pieces_to_copy(mnk: str, ctas: int) -> None:
     config = Sm90WsConfig(64, 64, 64, 4, "coop", 1, 1, 1, 1, "direct", 1, "m", 1, False, padded=True)
     assert plan_launch(config, Problem.parse(mnk), 132).grid == ctas
     split = replace(config, split_k=2)  # in a cluster
-    assert plan_launch(split, Problem.parse(mnk), 132).grid == 2 * (Problem.parse(mnk).m * Problem.parse(mnk).n // 64**2)
+    tiles = Problem.parse(mnk).m * Problem.parse(mnk).n // 64**2
+    assert plan_launch(split, Problem.parse(mnk), 132).grid == 2 * tiles

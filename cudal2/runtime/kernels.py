@@ -31,7 +31,7 @@ logger = logging.getLogger(__name__)
 #: Streams a route keeps a launch for; a launch belongs to one stream, so that threads need no lock.
 _MAX_STREAMS = 64
 
-#: Device memory that the workspaces of all routes may take: ever new shapes with copies of their own would fill the GPU.
+#: Device memory that the workspaces of all routes may take: ever new shapes with copies would fill the GPU.
 _MAX_WORKSPACE_BYTES = 2 * 2**30
 
 #: Launches with a workspace that captured graphs hold, and what says when a graph is gone; ``None`` if nothing does.

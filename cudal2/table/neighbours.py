@@ -28,9 +28,9 @@ DISTANCE_COST, WASTE_COST = 0.1, 0.25
 OFF_SECTORS_DISTANCE = 1.0
 #: As far again: one of the two is copied first, which takes time that tiles and waves do not.
 PADDED_DISTANCE = 1.0
-#: Multiplications of each element that is copied, in the mean, and K, from which kernels measured on rows that TMA reads
-#: are worth it for rows that are copied first: of 35 padded kernels (docs/off_grid.md) 21 of 23 that won have as much,
-#: and 1 of 12 that lost.
+#: Multiplications of each element that is copied, in the mean, and K, from which kernels measured on rows that TMA
+#: reads are worth it for rows that are copied first: of 35 padded kernels (docs/off_grid.md) 21 of 23 that won have as
+#: much, and one of 12 that lost.
 COPY_USES, COPY_K = 140.0, 200
 #: So many of the most promising are refitted.
 REFITTED = 8

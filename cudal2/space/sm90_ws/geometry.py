@@ -217,7 +217,7 @@ def grid_ctas(config: Sm90WsConfig, m: int, n: int, sm_count: int) -> int:
 
 
 def copying_ctas(config: Sm90WsConfig, copied_bytes: int, sm_count: int) -> int:
-    """CTAs that operands to be copied have work for, whole clusters and one wave at most; those without a tile end then.
+    """CTAs that operands to be copied have work for, one wave at most; those without a tile end then.
 
     None where slices of K are a cluster: one without a tile would wait for its own sums.
     """
