@@ -16,7 +16,7 @@ from cudal2.search.nearest import nearest_strategy, refitted
 from cudal2.search.strategies import STRATEGIES
 from cudal2.settings import SpaceSettings
 from cudal2.space.config import Sm90WsConfig
-from cudal2.space.estimate import HBM_BYTES_PER_US, estimate_us, predict_us
+from cudal2.space.estimate import COPY_BYTES_PER_US, COPY_US, estimate_us, predict_us
 from cudal2.space.space import SearchSpace
 
 
@@ -178,10 +178,10 @@ def test_the_model_adds_the_time_of_copies_and_loads_them_as_if_rows_had_been_al
     odd, even = Problem(4096, 4096, 8191), Problem(4096, 4096, 8192)
     moved_bytes = 2 * 4096 * 2 * (8191 + 8192)
     copied = estimate_us(padded, odd) - estimate_us(wide, even)
-    assert copied == pytest.approx(2.0 + moved_bytes / HBM_BYTES_PER_US, rel=1e-3)
+    assert copied == pytest.approx(COPY_US + moved_bytes / COPY_BYTES_PER_US, rel=1e-3)
     odd, even = (dataclasses.replace(problem, layout="nn") for problem in (odd, even))
     copied = estimate_us(padded, odd) - estimate_us(wide, even)
-    assert copied == pytest.approx(2.0 + moved_bytes / 2 / HBM_BYTES_PER_US, rel=1e-3), "A alone"
+    assert copied == pytest.approx(COPY_US + moved_bytes / 2 / COPY_BYTES_PER_US, rel=1e-3), "A alone"
     fewer = dataclasses.replace(padded, l2_promotion=128)
     assert estimate_us(fewer, odd) > estimate_us(padded, odd), "copies are on the sectors"
     space, problem = SearchSpace(), Problem(512, 512, 509)
