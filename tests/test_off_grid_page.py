@@ -155,6 +155,8 @@ def test_other_pages_say_what_the_finals_say(board: Board) -> None:
     ):
         counts = f"({found.win} / {found.tie} / {found.lost})"
         assert f"{found.geomean:.3f}x on {found.n} {words_said} {counts}" in readme
+    off = script.spread_of(board, "cublaslt_auto", groups[script.OFF])
+    assert f"K is 8 over 16, {off.geomean:.3f}x on {off.n} ({off.win} / {off.tie} / {off.lost})" in readme
     padded = [one for one in standing_of(board) if one.problem in groups["served unseen"]]
     assert not any(getattr(one.ours.config, "padded", False) for one in padded)
     standing = board.standing()

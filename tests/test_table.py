@@ -317,6 +317,20 @@ def test_operands_with_little_work_for_each_element_are_not_copied_on_the_word_o
     assert KernelTable(HEADER, readable).best(*mnk) is None
 
 
+def test_a_copy_that_paid_for_many_rows_is_not_made_for_one():
+    padded = dataclasses.replace(LARGE, padded=True)
+    table = KernelTable(HEADER, [entry("64_4096_4001", padded)])
+    assert table.best(1, 4096, 4001) is None and table.best(20, 4096, 4001) is None
+    assert table.best(48, 4096, 4001).config.padded
+
+
+def test_a_library_speaks_for_columns_that_tma_stores_or_for_others():
+    """Where it cannot, it runs other routines, and is behind by more."""
+    table = KernelTable(HEADER, [lost("1000_1000_1000"), entry("1536_1024_1024", LARGE)])
+    assert table.best(1000, 1008, 1000).config is None
+    assert table.best(1000, 1001, 1000).config is not None
+
+
 def test_a_library_that_won_on_rows_of_4_bytes_decides_for_rows_of_2():
     """What is copied first is copied in the same time."""
     table = KernelTable(HEADER, [lost("1500_1500_1026"), entry("1536_1536_1024", LARGE)])

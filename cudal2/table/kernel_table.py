@@ -148,11 +148,12 @@ class KernelTable:
     def explain(self, m: int, n: int, k: int) -> str:
         """In words: what :meth:`best` chooses and why, and which neighbours it passed over."""
         entry, notes = self._usable(self.header.problem(m, n, k))
+        notes = [*notes[:3], f"{len(notes) - 3} more passed over"] if len(notes) > 4 else notes
         if entry is None:
             return "; ".join([f"{m}_{n}_{k}: no entry to use", *notes])
         how = "exact" if (entry.m, entry.n, entry.k) == (m, n, k) else f"from {entry.mnk}"
         time = f", {entry.median_us:.3f} us there" if entry.median_us else ""
-        why = "because" if entry.config is None else f"{entry.baseline} is ahead:"
+        why = "hgemm calls torch.matmul, because" if entry.config is None else f"{entry.baseline} is ahead:"
         reason = f", {why} {entry.reason}" if entry.reason else ""
         reason += f", torch.matmul {entry.torch_us:.3f} us" if entry.torch_us and entry.baseline else ""
         reason += ", without a time of cuBLASLt" if entry.config is not None and entry.ref_us is None else ""

@@ -9,7 +9,17 @@ from dataclasses import replace
 from cudal2.problem import Problem
 from cudal2.space.config import KernelConfig, Sm90WsConfig
 from cudal2.space.estimate import estimate_us
-from cudal2.space.refit import RETILE_COST, log_waste, off_sectors, refit, resplit, retiled, suited, with_axes
+from cudal2.space.refit import (
+    RETILE_COST,
+    TMA_STORE_COLUMNS,
+    log_waste,
+    off_sectors,
+    refit,
+    resplit,
+    retiled,
+    suited,
+    with_axes,
+)
 from cudal2.space.shared_rules import tma_reads
 from cudal2.space.space import SearchSpace
 from cudal2.table.entry import Entry, Header
@@ -95,16 +105,27 @@ def _serves(entry: Entry, there: Problem, problem: Problem) -> bool:
     """
     alike = tma_reads(there) == tma_reads(problem)
     if entry.config is None:
-        return alike
+        return alike and _tma_stores(there) == _tma_stores(problem)
     if isinstance(entry.config, Sm90WsConfig):
-        return alike or tma_reads(problem) or _pays_for_copies(problem)
+        return tma_reads(problem) or _pays_for_copies(there, problem)
     return alike and there.alignment_bytes <= problem.alignment_bytes
 
 
-def _pays_for_copies(problem: Problem) -> bool:
-    """Whether each element of A and B is used often enough to be copied first."""
-    uses = problem.m * problem.n / (problem.m + problem.n)
-    return uses >= COPY_USES and problem.k >= COPY_K
+def _tma_stores(problem: Problem) -> bool:
+    """Whether a tensor map can describe C: elsewhere the library runs other routines."""
+    return problem.n % TMA_STORE_COLUMNS == 0
+
+
+def _pays_for_copies(there: Problem, problem: Problem) -> bool:
+    """Whether each element of A and B is used often enough to be copied first, or half as often as where it was."""
+    if not tma_reads(there):
+        return _uses(problem) >= _uses(there) / 2.0
+    return _uses(problem) >= COPY_USES and problem.k >= COPY_K
+
+
+def _uses(problem: Problem) -> float:
+    """Multiplications of an element of A or B, in the mean."""
+    return problem.m * problem.n / (problem.m + problem.n)
 
 
 def _within_reach(there: Problem, problem: Problem) -> bool:
