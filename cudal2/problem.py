@@ -110,9 +110,15 @@ class Problem:
         return math.gcd(16, *self.row_bytes)
 
     @property
+    def stored(self) -> tuple[tuple[int, int], tuple[int, int]]:
+        """Rows and columns of A and of B as stored."""
+        return (self.m, self.k), (self.n, self.k) if self.layout == "tn" else (self.k, self.n)
+
+    @property
     def row_bytes(self) -> tuple[int, int]:
         """Bytes of a row of A and of B as stored: of K elements, or N for row-major B."""
-        return 2 * self.k, 2 * (self.k if self.layout == "tn" else self.n)
+        (_, a), (_, b) = self.stored
+        return 2 * a, 2 * b
 
     @property
     def bytes_min(self) -> int:

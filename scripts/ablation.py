@@ -21,12 +21,12 @@ from typing import Any, TypeAlias
 
 from cudal2.cli.arguments import Parser
 from cudal2.cli.main import guarded
+from cudal2.cli.output import show_section
 from cudal2.errors import NothingValidError, UsageError
 from cudal2.floor import floor_us
 from cudal2.problem import Problem
 from cudal2.records.measurement import Measurement, costs
 from cudal2.records.recording import bundled_recording, read_records
-from cudal2.report.section import replace_section
 from cudal2.space.axes import Axis
 from cudal2.space.config import KernelConfig
 from cudal2.space.families import FAMILIES
@@ -89,10 +89,7 @@ def main() -> None:
     else:
         times = relative_times(paths[0], arguments.family)
         page, place = table(times, paths[0], arguments.place), family_in(times)
-    if arguments.readme is None:
-        print(page)
-        return
-    replace_section(arguments.readme, *markers(arguments.place or place), page)
+    show_section(arguments.readme, *markers(arguments.place or place), page)
 
 
 def relative_times(path: Path, family: str = "") -> Times:

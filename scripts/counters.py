@@ -16,12 +16,12 @@ from pathlib import Path
 
 from cudal2.cli import arguments as shared
 from cudal2.cli import main as cli
+from cudal2.cli.output import show_section
 from cudal2.errors import RecordError
 from cudal2.floor import floor_us
 from cudal2.paths import data_dir
 from cudal2.problem import Problem
 from cudal2.records.counters import Profile, ProfileBook
-from cudal2.report.section import replace_section
 
 BEGIN, END = "<!-- counters:begin -->", "<!-- counters:end -->"
 #: Counters shown, with their heads; fractions as percent.
@@ -36,10 +36,7 @@ def main() -> None:
     arguments = parse()
     book = ProfileBook.load(arguments.counters)
     page = "\n".join([*table(book), "", *example(arguments.counters, arguments.finals)])
-    if arguments.page is None:
-        print(page)
-    else:
-        replace_section(arguments.page, BEGIN, END, page)
+    show_section(arguments.page, BEGIN, END, page)
 
 
 def parse() -> argparse.Namespace:

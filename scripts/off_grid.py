@@ -14,6 +14,7 @@ from pathlib import Path
 
 from cudal2.cli import arguments as shared
 from cudal2.cli.main import guarded
+from cudal2.cli.output import show_section
 from cudal2.errors import RecordError
 from cudal2.paths import data_dir
 from cudal2.problem import Problem
@@ -22,15 +23,13 @@ from cudal2.records.recording import read_records
 from cudal2.records.shards import Shards
 from cudal2.report.board import Board, baseline_title, boards
 from cudal2.report.notes import rounds_text
-from cudal2.report.section import replace_section
 from cudal2.report.spread import Judged, Spread, spread
 from cudal2.report.summary import check_one_kind
 from cudal2.settings import load_shapes
+from cudal2.space.refit import off_sectors
 from cudal2.space.shared_rules import tma_reads
 
 BEGIN, END = "<!-- off_grid:begin -->", "<!-- off_grid:end -->"
-#: The smallest unit in which L2 fetches.
-SECTOR_BYTES = 32
 #: Kinds of rows of A and B as stored, in the order of the page.
 WHOLE, OFF, UNREAD = "whole sectors", "off sectors", "TMA cannot read"
 KINDS = (WHOLE, OFF, UNREAD)
@@ -44,11 +43,7 @@ SHOWN = (REFERENCE, "torch")
 def main() -> None:
     """Prints the section, or writes it into a page."""
     arguments = parse()
-    page = "\n".join(section(load(arguments.finals)))
-    if arguments.page is None:
-        print(page)
-    else:
-        replace_section(arguments.page, BEGIN, END, page)
+    show_section(arguments.page, BEGIN, END, "\n".join(section(load(arguments.finals))))
 
 
 def parse() -> argparse.Namespace:
@@ -111,7 +106,7 @@ def kind_of(problem: Problem) -> str:
     """What TMA and L2 make of the rows of A and B."""
     if not tma_reads(problem):
         return UNREAD
-    return OFF if any(row_bytes % SECTOR_BYTES for row_bytes in problem.row_bytes) else WHOLE
+    return OFF if off_sectors(problem) else WHOLE
 
 
 def spread_of(board: Board, baseline: str, problems: Collection[Problem]) -> Spread | None:

@@ -39,11 +39,10 @@ from cudal2.build.pool import BuildPool
 from cudal2.cli import arguments as shared
 from cudal2.cli.backend import require_gpu
 from cudal2.cli.main import guarded
-from cudal2.cli.output import note, require_writable
+from cudal2.cli.output import note, require_writable, show_section
 from cudal2.codegen import build_key
 from cudal2.errors import RecordError, ToolchainError
 from cudal2.problem import Acc, Layout, Problem
-from cudal2.report.section import replace_section
 from cudal2.runners.local import LocalRunner
 from cudal2.space.config import KernelConfig
 from cudal2.space.covering import covering
@@ -318,11 +317,7 @@ def read(path: Path) -> dict[str, Any]:
 
 def show(records: Sequence[dict[str, Any]], readme: Path | None) -> int:
     """Prints the summaries, or writes them into a page; the exit code."""
-    page = "\n\n".join(map(summary, records))
-    if readme is None:
-        print(page)
-    else:
-        replace_section(readme, BEGIN, END, page)
+    show_section(readme, BEGIN, END, "\n\n".join(map(summary, records)))
     cases = [case for record in records for case in record["cases"]]
     return 1 if any(case["findings"] and not case["limit"] for case in cases) else 0
 

@@ -50,6 +50,20 @@ def complain(text: str) -> None:
     note("error: " + "".join(character if character.isprintable() else " " for character in text))
 
 
+def show_section(page: Path | None, begin: str, end: str, section: str) -> None:
+    """Prints the part of a page that a script writes, or puts it there between its markers.
+
+    Raises:
+        UsageError: The page lacks the markers.
+    """
+    from cudal2.report.section import replace_section
+
+    if page is None:
+        print(section)
+    else:
+        replace_section(page, begin, end, section)
+
+
 def counted(count: int, noun: str) -> str:
     """``1 shape``, ``2 shapes``."""
     return f"{count:,} {noun}{'' if count == 1 else 's'}"

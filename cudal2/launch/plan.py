@@ -200,13 +200,8 @@ def _plan_sm90_ws(config: Sm90WsConfig, problem: Problem, sm_count: int) -> Laun
 
 def _copy_bytes(problem: Problem) -> dict[str, int]:
     """Of the operands that TMA cannot read as they are."""
-    sizes = {"a": sm90_ws.copy_bytes(problem.m, problem.k), "b": sm90_ws.copy_bytes(*_stored_b(problem))}
+    sizes = {operand: sm90_ws.copy_bytes(*stored) for operand, stored in zip("ab", problem.stored, strict=True)}
     return {operand: size for operand, size in sizes.items() if size}
-
-
-def _stored_b(problem: Problem) -> tuple[int, int]:
-    """Rows and columns of B as stored."""
-    return (problem.n, problem.k) if problem.layout == "tn" else (problem.k, problem.n)
 
 
 def _hints(tiles_m: int, tiles_n: int) -> dict[str, int]:
@@ -221,8 +216,8 @@ def _operand_specs(config: Sm90WsConfig, problem: Problem) -> tuple[MapSpec, Map
     """Maps of A and B, or of their copies."""
     kind = problem.dtype, config.l2_promotion
     rows_a, rows_b = config.tile_m // config.cluster_n, config.tile_n if problem.layout == "tn" else config.tile_k
-    a = MapSpec(problem.k, problem.m, sm90_ws.k_box_columns(config), rows_a, *kind)
-    rows, columns = _stored_b(problem)
+    (m, k), (rows, columns) = problem.stored
+    a = MapSpec(k, m, sm90_ws.k_box_columns(config), rows_a, *kind)
     b = MapSpec(columns, rows, sm90_ws.b_box_columns(config, problem.layout), rows_b // config.cluster_m, *kind)
     return _readable(a), _readable(b)
 
@@ -235,10 +230,9 @@ def _readable(spec: MapSpec) -> MapSpec:
 
 
 def _plan_sm90_small(config: Sm90SmallConfig, problem: Problem) -> LaunchPlan:
-    m, n, k = problem.m, problem.n, problem.k
-    tiles = sm90_small.tiles(config, m, n)
-    columns = sm90_small.b_box_columns(config, problem.layout)
-    b = (k, n, columns, config.tile_n) if problem.layout == "tn" else (n, k, columns, config.tile_k)
+    (m, k), (rows, columns) = problem.stored
+    tiles = sm90_small.tiles(config, m, problem.n)
+    box = sm90_small.b_box_columns(config, problem.layout), config.tile_n if problem.layout == "tn" else config.tile_k
     prefetch = min(config.l2_prefetch, share_k_tiles(config, problem))
     return LaunchPlan(
         grid=config.split_k,
@@ -249,7 +243,7 @@ def _plan_sm90_small(config: Sm90SmallConfig, problem: Problem) -> LaunchPlan:
         struct=PARAMS,
         scalars=_scalars(problem, tiles, "m", 1) | {"prefetch": prefetch} | _hints(*tiles),
         a=MapSpec(k, m, 64, config.tile_m, problem.dtype, config.l2_promotion),
-        b=MapSpec(*b, problem.dtype, config.l2_promotion),
+        b=MapSpec(columns, rows, *box, problem.dtype, config.l2_promotion),
     )
 
 
@@ -293,16 +287,17 @@ class ParamSets:
     ) -> None:
         """Packs all structs at once."""
         self.structs = _aligned_structs(plan.struct, len(c))
+        places = plan.places
         for name, spec, addresses in (("a", plan.a, a), ("b", plan.b, b), ("c", plan.c, c)):
             if f"{name}_ptr" in (plan.struct.names or ()):
                 self.structs[f"{name}_ptr"] = addresses
             if spec is not None:
-                copied = f"{name}_copy" in plan.places
-                at = np.full_like(addresses, workspace + plan.places[f"{name}_copy"]) if copied else addresses
+                copy = places.get(f"{name}_copy")
+                at = addresses if copy is None else np.full_like(addresses, workspace + copy)
                 self.structs[name] = encode(spec, at)
         for name, value in plan.scalars.items():
             self.structs[name] = value
-        for name, place in plan.places.items():
+        for name, place in places.items():
             self.structs[name] = workspace + place
         base = self.structs.ctypes.data
         self._slots = base + plan.struct.itemsize * np.arange(len(c), dtype=np.uint64)

@@ -14,7 +14,7 @@ from cudal2.arch import Arch
 from cudal2.problem import Problem
 from cudal2.space.config import KernelConfig, Sm80MmaConfig, Sm90WsConfig
 from cudal2.space.rule import ceil_div, share_k_tiles
-from cudal2.space.shared_rules import tma_reads
+from cudal2.space.shared_rules import tma_reads, tma_stores
 from cudal2.space.sm90_ws.geometry import TMA_ROW_BYTES
 from cudal2.space.space import SearchSpace
 from cudal2.space.waves import waves_of
@@ -25,9 +25,6 @@ RETILE_FROM, RETILE_COST = 0.1, 0.2
 #: What L2 reads from memory at a time (CUDA C++ Best Practices Guide, coalesced access), and what it should fetch for a
 #: load where rows start inside one.
 SECTOR_BYTES, OFF_SECTORS_PROMOTION = 32, 128
-
-#: Rows of C that a tensor map can describe are multiples of it: 16 bytes (CUDA driver API, cuTensorMapEncodeTiled).
-TMA_STORE_COLUMNS = 8
 
 
 def refit(config: KernelConfig, source: Problem, problem: Problem, space: SearchSpace) -> KernelConfig | None:
@@ -63,7 +60,7 @@ def suited(config: KernelConfig, problem: Problem) -> KernelConfig:
     if isinstance(config, Sm80MmaConfig):
         return replace(config, copy_bytes=problem.alignment_bytes)
     if isinstance(config, Sm90WsConfig):
-        if problem.n % TMA_STORE_COLUMNS:
+        if not tma_stores(problem):
             config = replace(config, epilogue="direct", store_hint="normal")
         padded = not tma_reads(problem)
         return replace(config, padded=padded, l2_prefetch=0 if padded else config.l2_prefetch)

@@ -13,7 +13,7 @@ import numpy as np
 from cudal2.arch import Arch
 from cudal2.problem import Problem
 from cudal2.space.rule import Choice, Rule, ceil_div
-from cudal2.space.sm90_ws.geometry import TMA_ROW_BYTES
+from cudal2.space.sm90_ws.geometry import ELEMENT_BYTES, TMA_ROW_BYTES
 
 WARP = 32
 #: Schedulers of a multiprocessor; each has a quarter of the registers for the warps it is dealt.
@@ -85,6 +85,11 @@ def multicast_slice(otherwise: str = "") -> Rule:
 def tma_reads(problem: Problem) -> bool:
     """Whether tensor maps can describe A and B as they are."""
     return problem.alignment_bytes == TMA_ROW_BYTES
+
+
+def tma_stores(problem: Problem) -> bool:
+    """Whether a tensor map can describe C."""
+    return problem.n * ELEMENT_BYTES % TMA_ROW_BYTES == 0
 
 
 def tma_rows(problem: Problem, otherwise: str) -> str:

@@ -9,18 +9,8 @@ from dataclasses import replace
 from cudal2.problem import Problem
 from cudal2.space.config import KernelConfig, Sm90WsConfig
 from cudal2.space.estimate import estimate_us
-from cudal2.space.refit import (
-    RETILE_COST,
-    TMA_STORE_COLUMNS,
-    log_waste,
-    off_sectors,
-    refit,
-    resplit,
-    retiled,
-    suited,
-    with_axes,
-)
-from cudal2.space.shared_rules import tma_reads
+from cudal2.space.refit import RETILE_COST, log_waste, off_sectors, refit, resplit, retiled, suited, with_axes
+from cudal2.space.shared_rules import tma_reads, tma_stores
 from cudal2.space.space import SearchSpace
 from cudal2.table.entry import Entry, Header
 
@@ -101,19 +91,15 @@ def passed_over(entry: Entry, config: KernelConfig, problem: Problem, space: Sea
 def _serves(entry: Entry, there: Problem, problem: Problem) -> bool:
     """Whether the alignment of the rows allows it.
 
-    Narrower copies cost the other kernels more than the library: what wins with 8 bytes a copy loses with 4 or 2.
+    Narrower copies cost the other kernels more than the library: what wins with 8 bytes a copy loses with 4 or 2. The
+    library runs other routines where TMA cannot store C either.
     """
     alike = tma_reads(there) == tma_reads(problem)
     if entry.config is None:
-        return alike and _tma_stores(there) == _tma_stores(problem)
+        return alike and tma_stores(there) == tma_stores(problem)
     if isinstance(entry.config, Sm90WsConfig):
         return tma_reads(problem) or _pays_for_copies(there, problem)
     return alike and there.alignment_bytes <= problem.alignment_bytes
-
-
-def _tma_stores(problem: Problem) -> bool:
-    """Whether a tensor map can describe C: elsewhere the library runs other routines."""
-    return problem.n % TMA_STORE_COLUMNS == 0
 
 
 def _pays_for_copies(there: Problem, problem: Problem) -> bool:

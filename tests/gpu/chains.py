@@ -20,24 +20,35 @@ PROBLEM = Problem(SIZE, SIZE, SIZE)
 LONG, WIDE = Problem(520, 264, 2048), Problem(2056, 1544, 1096)
 
 
+def copies(config: Any) -> bool:
+    """Whether a kernel is for rows that TMA cannot read."""
+    return getattr(config, "padded", False)
+
+
 def suiting(config: Any, problem: Problem) -> Problem:
     """The problem, or one a little smaller whose rows TMA cannot read, for kernels that copy them first."""
-    return Problem(problem.m, problem.n, problem.k - 1) if getattr(config, "padded", False) else problem
+    return Problem(problem.m, problem.n, problem.k - 1) if copies(config) else problem
+
+
+def square(config: Any) -> Problem:
+    """A link of a chain, likewise."""
+    return Problem(SIZE - 1, SIZE - 1, SIZE - 1) if copies(config) else PROBLEM
 
 
 def ends(config: Any, kernel: BuiltKernel) -> list[torch.Tensor]:
     """Last products of the same chain: launched plainly, then with programmatic launches that fetch ahead into L2."""
     ensure_context(0)
     torch.manual_seed(0)
-    size = SIZE - 1 if getattr(config, "padded", False) else SIZE
+    problem = square(config)
+    size = problem.m
     # Orthogonal: the product neither grows nor fades.
     rotation = torch.linalg.qr(torch.randn(size, size, device="cuda"))[0].half().contiguous()
     first = torch.randn(size, size, device="cuda").half()
     loaded = LoadedKernel(kernel, config)
     found = []
     for pdl in (False, True):
-        ahead = {"l2_prefetch": 64 if pdl else 0} if hasattr(config, "l2_prefetch") and size == SIZE else {}
-        launch = loaded.on(replace(config, **ahead), Problem(size, size, size), 132, pdl)
+        ahead = {"l2_prefetch": 64 if pdl else 0} if hasattr(config, "l2_prefetch") and not copies(config) else {}
+        launch = loaded.on(replace(config, **ahead), problem, 132, pdl)
         links = [first.clone(), torch.empty_like(first), torch.empty_like(first)]
         addresses = np.array([link.data_ptr() for link in links], np.uint64)
         sets = launch.params(addresses, np.full(3, rotation.data_ptr(), np.uint64), np.roll(addresses, -1))

@@ -20,6 +20,7 @@ from cudal2.space.shared_rules import (
     split_k_depth,
     tile_k_padding,
     tma_alignment,
+    tma_stores,
 )
 from cudal2.space.sm90_collective import geometry as geo
 
@@ -116,7 +117,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "store_alignment",
         ("epilogue",),
-        lambda c, p, a: _is(c, "epilogue", "nosmem") | (p.n % 8 == 0),
+        lambda c, p, a: _is(c, "epilogue", "nosmem") | tma_stores(p),
         lambda c, p, a: f"a TMA store needs n % 8 == 0, and n = {p.n}; the nosmem epilogue does without",
         by_size=True,
     ),

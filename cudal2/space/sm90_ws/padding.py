@@ -19,8 +19,7 @@ PADDED_BYTES = 512 * 2**20
 
 def copies(problem: Problem) -> tuple[int, int]:
     """Bytes that are read of the operands that have to be copied, and bytes of their copies."""
-    b = (problem.n, problem.k) if problem.layout == "tn" else (problem.k, problem.n)
-    copied = [(rows, columns) for rows, columns in ((problem.m, problem.k), b) if geo.copy_bytes(rows, columns)]
+    copied = [(rows, columns) for rows, columns in problem.stored if geo.copy_bytes(rows, columns)]
     read = sum(rows * columns * geo.ELEMENT_BYTES for rows, columns in copied)
     return read, sum(geo.copy_bytes(rows, columns) for rows, columns in copied)
 

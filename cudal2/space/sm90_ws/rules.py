@@ -24,6 +24,7 @@ from cudal2.space.shared_rules import (
     shared_memory,
     split_k_depth,
     tile_k_padding,
+    tma_stores,
 )
 from cudal2.space.sm90_ws import geometry as geo
 from cudal2.space.sm90_ws.padding import PADDED_PREFETCH, PADDING
@@ -164,7 +165,7 @@ def _holds_all_of_a(c: Choice, problem: Problem, arch: Arch) -> Any:
 
 
 def _stores_boxes(c: Choice, problem: Problem, arch: Arch) -> Any:
-    return np.equal(c.epilogue, "direct") | (np.equal(c.tile_n % 16, 0) & (problem.n % 8 == 0))
+    return np.equal(c.epilogue, "direct") | (np.equal(c.tile_n % 16, 0) & tma_stores(problem))
 
 
 def _addressable(c: Choice, problem: Problem, arch: Arch) -> Any:
