@@ -317,11 +317,12 @@ def test_where_workspaces_would_fill_the_gpu_matmul_answers_until_they_are_given
     asked = functools.lru_cache(lambda *key: routes[0])  # reset() clears it
     monkeypatch.setattr(op, "_route", asked)
     a, b = matrices(k=512)
-    for served in (True, True, False):
-        assert torch.equal(hgemm(a, b), a @ b) != served
+    for launches in (1, 2, 2):  # what is launched computes nothing here
+        product = hgemm(a, b)
+        assert len(launched.calls) == launches
         asked.cache_clear()
         routes.append(routes.pop(0))
-    assert len(launched.calls) == 2 and "gives those back" in caplog.text
+    assert torch.equal(product, a @ b) and "gives those back" in caplog.text
     with pytest.raises(NothingValidError, match="workspace"):
         routes.insert(0, routes.pop())
         hgemm(a, b, strict=True)

@@ -41,7 +41,7 @@ def runner():
 
 @pytest.fixture(scope="module")
 def trained(runner, tmp_path_factory):
-    return train(SETTINGS, runner, tmp_path_factory.mktemp("runs") / "trained", steps=6000, seed=0, progress=False)
+    return train(SETTINGS, runner, tmp_path_factory.mktemp("runs") / "trained", steps=6000, seed=1, progress=False)
 
 
 def test_ppo_beats_random_at_equal_budget(runner, trained):
@@ -61,7 +61,7 @@ def test_ppo_beats_the_model_it_started_from(runner, trained):
 
 def test_rewards_rise_and_exploration_narrows(trained):
     first, last = trained.curve[0], trained.curve[-1]
-    assert last["reward"] > first["reward"] + 0.02
+    assert last["reward"] > first["reward"] + 0.05
     assert last["entropy"] < 0.75 * first["entropy"]
     assert last["best_ratio"]["all"] >= first["best_ratio"]["all"]
     assert [row["steps"] for row in trained.curve] == list(range(512, 6145, 512))
@@ -97,7 +97,7 @@ def test_the_table_holds_the_winners_and_the_shapes_that_lose(runner, trained):
 
 def test_run_directory_holds_settings_curve_scalars_and_checkpoints(trained):
     described = yaml.safe_load((trained.run_dir / "settings.yaml").read_text())
-    assert described["settings"]["steps"] == 6000 and described["settings"]["seed"] == 0
+    assert described["settings"]["steps"] == 6000 and described["settings"]["seed"] == 1
     assert len(described["shapes"]) == 6 and len(described["data"]) == 64
     assert (
         [row["steps"] for row in json.loads((trained.run_dir / "curve.json").read_text())][-1] == trained.steps == 6144
