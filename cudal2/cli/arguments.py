@@ -35,7 +35,7 @@ NAMES = {
         r"_k(?P<split_k>\d+)_(?P<epilogue>tma|direct)_o(?P<ctas_per_sm>\d+)(?P<swap_ab>(?:_swap)?)"
         r"(?:_(?P<split_via>workspace))?(?P<stream_k>(?:_stream_k)?)(?:_a(?P<resident_a>\d+))?"
         r"(?:_r(?P<producer_registers>\d+))?"
-        r"(?:_(?P<store_hint>evict_first))?(?P<padded>(?:_padded)?)"
+        r"(?:_(?P<store_hint>evict_first))?(?:_b(?P<store_buffers>\d+))?(?P<padded>(?:_padded)?)"
         r"(?:_(?P<raster>[mn])(?P<group>\d+)(?P<persistent>p?)(?:f(?P<l2_prefetch>\d+))?"
         r"(?:l(?P<l2_promotion>\d+))?)?",
         re.ASCII,

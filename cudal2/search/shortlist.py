@@ -43,7 +43,7 @@ _PATTERNS_AT_ONCE = 64
 _FAMILIES = (Sm90WsConfig.family, Sm90SmallConfig.family)
 #: What a pattern is compared by on each shape, with every value where legal: splits and how their sums meet, rings,
 #: what L2 is told, waves, what of A stays, whether a last wave is shared out.
-_COMPARED = ("split_k", "split_via", "stages", "store_hint", "persistent", "resident_a", "stream_k")
+_COMPARED = ("split_k", "split_via", "stages", "store_hint", "store_buffers", "persistent", "resident_a", "stream_k")
 #: What a pattern has plain since the problem decides it.
 _PADDED = "padded"
 

@@ -104,6 +104,7 @@ def _choices(c: Columns, problem: Problem) -> list[NDArray[Any]]:
         c["stages"] * c["tile_k"],
         c["producer_registers"],
         c["store_hint"] == "evict_first",
+        c["store_buffers"],
         c["resident_a"] > 0,
         c["stream_k"],
         (c["split_via"] == "workspace") * np.log2(c["split_k"] * float(problem.m * problem.n)),

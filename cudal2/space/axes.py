@@ -65,13 +65,12 @@ class Axis:
         return ", ".join(str(value) for value in self.values)
 
 
-#: Multiples of 8 that divide common sizes, or M over a whole number of waves, without much to spare.
-_SM90_WS_ROWS = (16, 32, 48, 64, 80, 88, 96, 112, 128, 144, 160, 168, 176, 192, 208, 224, 240, 256)
-_SM90_WS_COLUMNS = (16, 32, 48, 64, 80, 96, 112, 128, 144, 160, 176, 192, 208, 224, 240, 256)
+#: wgmma's N in its steps of 8, those below 64 left out that fill few lanes: what fills whole waves differs by shape.
+_SM90_WS_SIDES = (16, 32, 48, *range(64, 257, 8))
 
 SM90_WS_AXES: tuple[Axis, ...] = (
-    Axis("tile_m", _SM90_WS_ROWS, True, "rows of C per CTA tile"),
-    Axis("tile_n", _SM90_WS_COLUMNS, True, "columns of C per CTA tile"),
+    Axis("tile_m", _SM90_WS_SIDES, True, "rows of C per CTA tile"),
+    Axis("tile_n", _SM90_WS_SIDES, True, "columns of C per CTA tile"),
     Axis("swap_ab", (False, True), True, "which side of the tile is wgmma's, of 64 rows: that of M, or that of N"),
     Axis("tile_k", (16, 32, 64, 128), True, "depth of one pipeline stage, elements; below 64 the swizzle's span"),
     Axis("schedule", ("coop", "pingpong"), True, "consumers share one tile, or take turns on their own"),
@@ -89,6 +88,7 @@ SM90_WS_AXES: tuple[Axis, ...] = (
     ),
     Axis("epilogue", ("tma", "direct"), True, "stmatrix and TMA store, or predicated stores from registers"),
     Axis("store_hint", ("normal", "evict_first"), True, "whether L2 gives up first what TMA stores"),
+    Axis("store_buffers", (2, 3, 4), True, "boxes in shared memory that a warp group's TMA stores go through"),
     Axis("resident_a", (0, 1, 2, 4), True, "K tiles of A that stay in shared memory from tile to tile, or none"),
     Axis("ctas_per_sm", (1, 2, 3, 4), True, "CTAs that fit one multiprocessor"),
     Axis("producer_registers", (0, 24), True, "left to a producer thread by setmaxnreg; 0: the family's choice"),

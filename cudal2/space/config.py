@@ -26,6 +26,8 @@ RasterOrder = Literal["heuristic", "m", "n"]
 
 #: L2 promotion of the tensor maps of A and B by default, and of all kernels before it was an axis.
 PROMOTION_BYTES = 256
+#: Store buffers of a warp group without the axis: one box is written while another is read.
+STORE_BUFFERS = 2
 
 
 @dataclass(frozen=True, order=True)
@@ -130,6 +132,7 @@ class Sm90WsConfig(KernelConfig):
         producer_registers: Registers that setmaxnreg leaves a producer thread, the rest going to the consumers; 0 for
             the family's own choice.
         store_hint: ``evict_first``: TMA stores ask L2 to give up what they wrote before anything else.
+        store_buffers: Boxes in shared memory that a consumer warp group's TMA stores go through.
         resident_a: K tiles of A, at least all of K, that stay in shared memory while a CTA's tiles run along N; the
             stages hold B alone then. 0: both come with every stage.
         stream_k: The tiles of the last wave, where it is not full, are split along K for CTAs that would be idle; their
@@ -146,6 +149,7 @@ class Sm90WsConfig(KernelConfig):
             "split_via",
             "producer_registers",
             "store_hint",
+            "store_buffers",
             "resident_a",
             "stream_k",
             "padded",
@@ -171,13 +175,14 @@ class Sm90WsConfig(KernelConfig):
     l2_promotion: int = PROMOTION_BYTES
     stream_k: bool = False
     padded: bool = False
+    store_buffers: int = STORE_BUFFERS
 
     @property
     def build_name(self) -> str:
         """Compile-time part, for example ``128x256x64_s4_coop2_c2x1_k1_tma_o1``.
 
         Behind it what is not the default of later axes: ``_swap``, ``_workspace``, ``_stream_k``, ``_a2`` (A
-        stays), ``_r24``, ``_evict_first``, ``_padded``.
+        stays), ``_r24``, ``_evict_first``, ``_b3`` (store buffers), ``_padded``.
         """
         return (
             f"{self.tile_m}x{self.tile_n}x{self.tile_k}_s{self.stages}_{self.schedule}{self.consumers}"
@@ -185,7 +190,9 @@ class Sm90WsConfig(KernelConfig):
             f"{'_swap' if self.swap_ab else ''}{'_workspace' if self.split_via == 'workspace' else ''}"
             f"{'_stream_k' if self.stream_k else ''}{f'_a{self.resident_a}' if self.resident_a else ''}"
             f"{f'_r{self.producer_registers}' if self.producer_registers else ''}"
-            f"{'_evict_first' if self.store_hint == 'evict_first' else ''}{'_padded' if self.padded else ''}"
+            f"{'_evict_first' if self.store_hint == 'evict_first' else ''}"
+            f"{f'_b{self.store_buffers}' if self.store_buffers != STORE_BUFFERS else ''}"
+            f"{'_padded' if self.padded else ''}"
         )
 
     @property

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from cudal2.arch import SM90, Arch
 from cudal2.floor import terms_us
 from cudal2.problem import Problem
-from cudal2.space.config import PROMOTION_BYTES, KernelConfig
+from cudal2.space.config import PROMOTION_BYTES, STORE_BUFFERS, KernelConfig
 from cudal2.space.refit import off_sectors
 from cudal2.space.sm90_ws.padding import copies
 from cudal2.space.waves import waves_of
@@ -72,6 +72,7 @@ ABSENT: dict[str, Any] = {
     "split_via": "cluster",
     "producer_registers": 0,
     "store_hint": "normal",
+    "store_buffers": STORE_BUFFERS,
     "resident_a": 0,
     "stream_k": False,
     "padded": False,

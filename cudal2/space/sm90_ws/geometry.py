@@ -17,7 +17,6 @@ ELEMENT_BYTES = 2
 WARP_GROUP = 128
 ALIGN_SLACK_BYTES = 1_024
 BARRIER_BYTES = 256
-EPILOGUE_BUFFERS = 2
 #: Operands that a grid may fetch into L2 ahead of its start: half of an H200's L2, the previous grid has the rest.
 PREFETCH_BYTES = 24 * 2**20
 #: Registers of a producer and of a consumer thread after setmaxnreg, by number of consumer warp groups. With three, a
@@ -101,20 +100,21 @@ def stage_bytes(config: Sm90WsConfig) -> int:
 def store_box(config: Sm90WsConfig) -> tuple[int, int]:
     """Columns and rows of one TMA store box.
 
-    The widest of 64, 32, 16 columns that divides the tile, by the 64 rows of a block. If the operands are swapped a
-    block is 64 columns wide, and its boxes share the rows of the tile: at most 64 each, in whole swizzle atoms of 8.
+    The widest of 64, 32, 16 columns that divides the tile, 64 if none does, by the 64 rows of a block; the last box of
+    a tile may overlap the one before. If the operands are swapped a block is 64 columns wide, and its boxes share the
+    rows of the tile: at most 64 each, in whole swizzle atoms of 8.
     """
-    columns = next(width for width in (64, 32, 16, 8) if config.tile_n % width == 0)
+    columns = next((width for width in (64, 32, 16) if config.tile_n % width == 0), 64)
     boxes = -(-config.tile_m // 64)
     return columns, -(-config.tile_m // (8 * boxes)) * 8 if config.swap_ab else 64
 
 
 def epilogue_bytes(config: Sm90WsConfig) -> int:
-    """Staging buffers of the TMA-store epilogue: two boxes per consumer warp group."""
+    """Staging buffers of the TMA-store epilogue: some boxes for each consumer warp group."""
     if config.epilogue == "direct":
         return 0
     columns, rows = store_box(config)
-    return config.consumers * EPILOGUE_BUFFERS * rows * columns * ELEMENT_BYTES
+    return config.consumers * config.store_buffers * rows * columns * ELEMENT_BYTES
 
 
 def partial_bytes(config: Sm90WsConfig) -> int:
@@ -251,6 +251,7 @@ def constants(config: Sm90WsConfig, acc: Acc, layout: Layout, dtype: Dtype) -> d
         "params": params(config),
         "epilogue_tma": config.epilogue == "tma",
         "store_evict_first": config.store_hint == "evict_first",
+        "store_buffers": config.store_buffers,
         "ctas_per_sm": config.ctas_per_sm,
         "swap_ab": config.swap_ab,
         "bf16": dtype == "bf16",

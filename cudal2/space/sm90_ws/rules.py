@@ -12,7 +12,7 @@ import numpy as np
 
 from cudal2.arch import Arch
 from cudal2.problem import Problem
-from cudal2.space.config import Sm90WsConfig
+from cudal2.space.config import STORE_BUFFERS, Sm90WsConfig
 from cudal2.space.raster import raster_rules
 from cudal2.space.rule import INT32_MAX, Choice, Rule, ceil_div, lifted, share_k_tiles
 from cudal2.space.shared_rules import (
@@ -44,12 +44,17 @@ STREAM_K_REGISTERS = 96
 #: The lesser of the two prefetch depths; a deeper one that finds no more to fetch is the same.
 SHALLOW_PREFETCH = 2
 
+#: Columns of the narrowest box of row-major B: one swizzle span.
+N_MAJOR_COLUMNS = 16
+#: Columns of the widest store box; narrower tiles are whole boxes.
+STORE_COLUMNS = 64
 #: Depth of a K tile that fills a swizzle row of 128 bytes. Longer K than NARROW_K gains nothing from shallower ones.
 WHOLE_ROW = 64
 NARROW_K = 256
 
 _BODY_AXES = (
     "tile_m", "tile_n", "tile_k", "stages", "consumers", "split_k", "split_via", "epilogue", "swap_ab", "resident_a",
+    "store_buffers",
 )  # fmt: skip
 _smem = lifted(geo.smem_bytes, *_BODY_AXES)
 _threads = lifted(geo.threads, "consumers", "ctas_per_sm")
@@ -165,7 +170,8 @@ def _holds_all_of_a(c: Choice, problem: Problem, arch: Arch) -> Any:
 
 
 def _stores_boxes(c: Choice, problem: Problem, arch: Arch) -> Any:
-    return np.equal(c.epilogue, "direct") | (np.equal(c.tile_n % 16, 0) & tma_stores(problem))
+    boxes = np.equal(c.tile_n % 16, 0) | (c.tile_n >= STORE_COLUMNS)
+    return np.equal(c.epilogue, "direct") | (boxes & tma_stores(problem))
 
 
 def _addressable(c: Choice, problem: Problem, arch: Arch) -> Any:
@@ -267,6 +273,12 @@ RULES: tuple[Rule, ...] = (
         lambda c, p, a: "evict-first stores go by TMA; the epilogue is direct",
     ),
     Rule(
+        "store_buffers",
+        ("epilogue", "store_buffers"),
+        lambda c, p, a: np.equal(c.store_buffers, STORE_BUFFERS) | np.equal(c.epilogue, "tma"),
+        lambda c, p, a: f"{c.store_buffers} buffers are for boxes that go by TMA; the epilogue is direct",
+    ),
+    Rule(
         "resident_a",
         ("resident_a", "raster", "group", "persistent"),
         _runs_along_n,
@@ -287,8 +299,17 @@ RULES: tuple[Rule, ...] = (
         "store_box",
         ("tile_n", "epilogue"),
         _stores_boxes,
-        lambda c, p, a: f"a TMA store needs n % 8 == 0 and tile_n % 16 == 0; n = {p.n}, tile_n = {c.tile_n}",
+        lambda c, p, a: (
+            f"a TMA store needs n % 8 == 0 and tile_n % 16 == 0 or {STORE_COLUMNS} and more; n = {p.n}, "
+            f"tile_n = {c.tile_n}"
+        ),
         by_size=True,
+    ),
+    Rule(
+        "n_major_box",
+        ("tile_n",),
+        lambda c, p, a: (p.layout == "tn") | np.equal(c.tile_n % N_MAJOR_COLUMNS, 0),
+        lambda c, p, a: f"row-major B comes in boxes of {N_MAJOR_COLUMNS} columns or more; tile_n = {c.tile_n}",
     ),
     tile_k_padding(WHOLE_ROW),
     Rule("narrow_tile_k", ("tile_m", "tile_n", "tile_k", "split_k"), _narrow_whole, _narrow_whole_reason),

@@ -19,43 +19,19 @@ __device__ __forceinline__ uint32_t swizzled_offset(int row, int chunk) {
   return row * kRowBytes + mixed * 16;
 }
 
-// A written box becomes visible to TMA, and the other buffer has been read: the next box may overwrite it.
+// A written box becomes visible to TMA, and the buffer after its own has been read: the next box may overwrite it.
+template <class G>
 __device__ __forceinline__ void finish_box(int group, bool leader) {
   cutlass::arch::fence_view_async_shared();
   if (leader) {
-    cute::tma_store_wait<0>();
+    cute::tma_store_wait<G::kStoreBuffers - 2>();
   }
   barrier_sync(kWarpGroupBarrier + group, kWarpGroup);
 }
 
-// Stores one warp group's rows box by box through two staging buffers; `turn` carries the buffer in use from tile to tile.
-template <class G, class Acc>
-__device__ __forceinline__ void store_tma(const GemmParams& params, const Acc (&acc)[G::kBlocks], uint8_t* staging, int group, int row0,
-                                          int col0, int& turn) {
-  const int lane = threadIdx.x % 32;
-  const int warp_row = threadIdx.x % kWarpGroup / 32 * 16;
-  const bool leader = threadIdx.x % kWarpGroup == 0;
-  constexpr int kPairs = G::kStoreColumns / 16;
-#pragma unroll
-  for (int i = 0; i < G::kBlocks; ++i) {
-#pragma unroll
-    for (int box = 0; box < G::kStoreBoxes; ++box) {
-      uint8_t* buffer = staging + turn * G::kStoreBytes;
-      const uint32_t base = cute::cast_smem_ptr_to_uint(buffer);
-#pragma unroll
-      for (int j = 0; j < kPairs; ++j) {
-        const int nb = box * (G::kStoreColumns / 8) + j * 2;
-        const uint32_t at = swizzled_offset<G::kStoreColumns * kElementBytes>(warp_row + lane % 16, j * 2 + lane / 16);
-        stmatrix_x4(base + at, acc[i].word(nb, 0), acc[i].word(nb, 1), acc[i].word(nb + 1, 0), acc[i].word(nb + 1, 1));
-      }
-      finish_box(group, leader);
-      if (leader) {
-        cute::SM90_TMA_STORE_2D::copy(&params.c, buffer, col0 + box * G::kStoreColumns, row0 + i * 64);
-        cute::tma_store_arrive();
-      }
-      turn ^= 1;
-    }
-  }
+template <class G>
+__device__ __forceinline__ int next_buffer(int turn) {
+  return G::kStoreBuffers == 2 ? turn ^ 1 : (turn + 1) % G::kStoreBuffers;
 }
 
 __device__ __forceinline__ void store_pair(const GemmParams& params, int row, int col, uint32_t word) {

@@ -7,7 +7,7 @@
 
 namespace cudal2 {
 
-// Stores one warp group's columns, 64 at a time, box by box through two staging buffers as store_boxes does.
+// Stores one warp group's columns, 64 at a time, box by box through staging buffers as store_boxes does.
 template <class G, class Acc>
 __device__ __forceinline__ void store_tma_swapped(const GemmParams& params, const Acc (&acc)[G::kBlocks], uint8_t* staging, int group,
                                                   int row0, int col0, int& turn) {
@@ -34,9 +34,9 @@ __device__ __forceinline__ void store_tma_swapped(const GemmParams& params, cons
         const uint32_t at = swizzled_offset<128>((kMatrices - 1) * 8 + lane % 8, chunk);
         stmatrix_trans_x2(base + at, acc[i].word(nb, 0), acc[i].word(nb, 1));
       }
-      finish_box(group, leader);
+      finish_box<G>(group, leader);
       if (leader) store_box<G>(params, buffer, col0 + i * 64, row0 + first);
-      turn ^= 1;
+      turn = next_buffer<G>(turn);
     }
   }
 }

@@ -10,12 +10,11 @@ constexpr int kElementBytes = 2;
 constexpr int kWarpGroup = 128;
 constexpr int kAlignment = 1024;   // of a 128-byte-swizzled tile
 constexpr int kBarrierBytes = 256;
-constexpr int kStoreBuffers = 2;
 
 template <class Config>
 struct Geometry : Config {
   using Config::kClusterM, Config::kClusterN, Config::kConsumers, Config::kPingpong, Config::kSplitK, Config::kStages;
-  using Config::kSwapAB, Config::kTileK, Config::kTileM, Config::kTileN, Config::kTmaStore;
+  using Config::kStoreBuffers, Config::kSwapAB, Config::kTileK, Config::kTileM, Config::kTileN, Config::kTmaStore;
 
   static constexpr int kClusterSize = kClusterM * kClusterN * kSplitK;
   static constexpr int kShareSize = kClusterM * kClusterN;  // CTAs that share operands: one K slice of the cluster
@@ -38,10 +37,11 @@ struct Geometry : Config {
   static constexpr int kPartialBytes = kSplitK > 1 ? kTileM * kTileN * 4 : 0;
   static constexpr int kBodyBytes = kStages * kStageBytes > kPartialBytes ? kStages * kStageBytes : kPartialBytes;
 
-  // A box of the TMA store: a block's rows by the widest swizzle that divides the tile. Swapped: a block's 64 columns by
-  // an equal share of the rows, rounded up to whole atoms; the last box overlaps the one before rather than the tile's end.
-  static constexpr int kStoreColumns = kTileN % 64 == 0 ? 64 : kTileN % 32 == 0 ? 32 : kTileN % 16 == 0 ? 16 : 8;
-  static constexpr int kStoreBoxes = kSwapAB ? (kTileM + 63) / 64 : kTileN / kStoreColumns;  // per block
+  // A box of the TMA store: a block's rows by the widest swizzle that divides the tile, or by the widest there is if none
+  // does. Swapped: a block's 64 columns by an equal share of the rows, rounded up to whole atoms. The last box of either
+  // overlaps the one before rather than the tile's end.
+  static constexpr int kStoreColumns = kTileN % 64 == 0 ? 64 : kTileN % 32 == 0 ? 32 : kTileN % 16 == 0 ? 16 : 64;
+  static constexpr int kStoreBoxes = kSwapAB ? (kTileM + 63) / 64 : (kTileN + kStoreColumns - 1) / kStoreColumns;  // per block
   static constexpr int kStoreRows = kSwapAB ? (kTileM / 8 + kStoreBoxes - 1) / kStoreBoxes * 8 : 64;
   static constexpr int kStoreBytes = kStoreRows * kStoreColumns * kElementBytes;
   static constexpr int kEpilogueBytes = kTmaStore ? kConsumers * kStoreBuffers * kStoreBytes : 0;
@@ -61,7 +61,8 @@ struct Geometry : Config {
   static_assert(!kSwapAB || Config::kKMajorB || kBoxN == 64, "an N-major left operand comes in boxes of wgmma's 64 rows");
   static_assert(kSliceA % 8 == 0 && kSliceB % 8 == 0, "a multicast slice is whole swizzle atoms of 8 rows, or the bytes never add up");
   static_assert(kTileN % kBoxN == 0 || Config::kKMajorB, "N-major B is loaded in whole boxes");
-  static_assert(!kTmaStore || kStoreColumns >= 16, "a TMA store box is at least 32 bytes wide");
+  static_assert(!kTmaStore || kStoreColumns <= kTileN, "a TMA store box is 32 bytes of the tile's rows, or 64, or 128");
+  static_assert(kStoreBuffers >= 2, "one box is written while another is read");
   static_assert(kSplitK == 1 || (!kPingpong && !kTmaStore), "split-K: cooperative, direct store");
   static_assert(!Config::kBf16 || !Config::kAccFp16, "no instruction adds bf16 products in fp16");
   static_assert(kClusterSize <= 16, "no cluster is larger than 16 CTAs");

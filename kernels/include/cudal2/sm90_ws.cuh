@@ -36,7 +36,7 @@ struct Smem {
   }
   __device__ __forceinline__ float4* partials() const { return reinterpret_cast<float4*>(base); }
   __device__ __forceinline__ uint8_t* staging(int group) const {
-    return base + G::kBodyBytes + group * kStoreBuffers * G::kStoreBytes;
+    return base + G::kBodyBytes + group * G::kStoreBuffers * G::kStoreBytes;
   }
   __device__ __forceinline__ uint64_t* full(int stage) const {
     return reinterpret_cast<uint64_t*>(base + G::kBodyBytes + G::kEpilogueBytes) + stage;

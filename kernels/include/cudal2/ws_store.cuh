@@ -16,7 +16,7 @@ __device__ __forceinline__ void store_box(const GemmParams& params, const void* 
   cute::tma_store_arrive();
 }
 
-// Stores one warp group's rows through two staging buffers; `turn` carries the buffer in use from tile to tile.
+// Stores one warp group's rows through staging buffers; `turn` carries the buffer in use from tile to tile.
 template <class G, class Acc>
 __device__ __forceinline__ void store_boxes(const GemmParams& params, const Acc (&acc)[G::kBlocks], uint8_t* staging, int group, int row0,
                                             int col0, int& turn) {
@@ -28,17 +28,19 @@ __device__ __forceinline__ void store_boxes(const GemmParams& params, const Acc 
   for (int i = 0; i < G::kBlocks; ++i) {
 #pragma unroll
     for (int box = 0; box < G::kStoreBoxes; ++box) {
+      constexpr int kLast = G::kTileN - G::kStoreColumns;
+      const int first = box * G::kStoreColumns < kLast ? box * G::kStoreColumns : kLast;
       uint8_t* buffer = staging + turn * G::kStoreBytes;
       const uint32_t base = cute::cast_smem_ptr_to_uint(buffer);
 #pragma unroll
       for (int j = 0; j < kPairs; ++j) {
-        const int nb = box * (G::kStoreColumns / 8) + j * 2;
+        const int nb = first / 8 + j * 2;
         const uint32_t at = swizzled_offset<G::kStoreColumns * kElementBytes>(warp_row + lane % 16, j * 2 + lane / 16);
         stmatrix_x4(base + at, acc[i].word(nb, 0), acc[i].word(nb, 1), acc[i].word(nb + 1, 0), acc[i].word(nb + 1, 1));
       }
-      finish_box(group, leader);
-      if (leader) store_box<G>(params, buffer, col0 + box * G::kStoreColumns, row0 + i * 64);
-      turn ^= 1;
+      finish_box<G>(group, leader);
+      if (leader) store_box<G>(params, buffer, col0 + first, row0 + i * 64);
+      turn = next_buffer<G>(turn);
     }
   }
 }
