@@ -44,6 +44,7 @@ SPACE = SpaceSettings(
         "split_via": ("cluster",),
         "producer_registers": (0,),
         "store_hint": ("normal",),
+        "store_buffers": (2,),
         "raster": ("m",),
         "group": (1, 8),
         "persistent": (False, True),

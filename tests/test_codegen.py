@@ -96,6 +96,7 @@ def test_run_time_axes_leave_no_trace(change):
         {"split_k": 2, "split_via": "workspace", "epilogue": "direct"},
         {"producer_registers": 24},
         {"store_hint": "evict_first"},
+        {"store_buffers": 4},
         {"resident_a": 2},
         {"stream_k": True},
         {"padded": True},

@@ -89,6 +89,10 @@ CASES: tuple[tuple[Sm90WsConfig, Acc, Layout, tuple[str, ...]], ...] = (
     (plain((128, 32, 64), 3, "coop", 2, cluster_m=2, store_hint="evict_first"), "fp32", "tn", ("300_72_200",)),
     (swapped((96, 128, 64), 3, "coop", 2, store_hint="evict_first", producer_registers=24),
      "fp32", "tn", ("100_136_200",)),
+    (plain((64, 104, 64), 2, "coop", 1, store_buffers=3), "fp32", "tn", ("150_200_136", "70_96_72", "64_312_64")),
+    (plain((64, 88, 64), 2, "pingpong", 2, store_buffers=4, store_hint="evict_first"), "fp16", "tn", ("300_400_136",)),
+    (plain((128, 136, 64), 2, "coop", 2, cluster_n=2), "fp32", "tn", ("130_400_72",)),
+    (swapped((200, 128, 64), 2, "coop", 2, store_buffers=4, **ONE), "fp32", "nn", ("210_136_72",)),
     (plain((64, 80, 64), 3, "coop", 1, resident_a=2, **KEEPS_A), "fp32", "nn", ("300_200_104", "150_648_128")),
     (plain((64, 32, 64), 4, "pingpong", 2, resident_a=4, **KEEPS_A), "fp32", "tn", ("260_136_200", "130_304_256")),
     (plain((64, 64, 128), 2, "pingpong", 2, cluster_n=2, resident_a=1, **KEEPS_A), "fp16", "nn", ("400_400_104",)),
@@ -226,6 +230,7 @@ def test_clusters_beyond_the_parts_of_a_last_wave_have_nothing_to_do(
 
 PLAIN_FAULTS = CASES[1][0]
 SWAPPED_FAULTS = swapped((136, 64, 64), 2, "pingpong", 2, cluster_m=2)
+ODD_FAULTS = plain((64, 72, 64), 2, "coop", 1)
 WORKSPACE_FAULTS = plain((128, 32, 64), 2, "coop", 2, split_k=3, **WORKSPACE)
 STREAMING_FAULTS = plain((64, 32, 64), 4, "pingpong", 2, **STREAMS)
 MANY_PARTS_FAULTS = plain((64, 16, 64), 2, "pingpong", 2, **STREAMS)
@@ -251,7 +256,15 @@ FAULTS = {
         "if constexpr (G::kMulticast) {\n    cluster_barrier();\n  } else if constexpr (G::kClusterSize > 1) {",
         "if constexpr (false) {", "has ended"),
     "a buffer overwritten before its store has read it": (
-        SWAPPED_FAULTS, "tn", "epilogue.cuh", "cute::tma_store_wait<0>();", "", "wrong"),
+        SWAPPED_FAULTS, "tn", "epilogue.cuh", "cute::tma_store_wait<G::kStoreBuffers - 2>();", "", "wrong"),
+    "one of three buffers overwritten too early": (
+        replace(SWAPPED_FAULTS, tile_m=200, store_buffers=3), "tn", "epilogue.cuh",
+        "G::kStoreBuffers - 2>", "G::kStoreBuffers - 1>", "wrong"),
+    "three buffers taken for two": (
+        replace(SWAPPED_FAULTS, store_buffers=3), "tn", "epilogue.cuh",
+        "(turn + 1) % G::kStoreBuffers", "turn ^ 1", "wrong"),
+    "boxes of columns that leave the tile": (
+        ODD_FAULTS, "tn", "ws_store.cuh", "kLast = G::kTileN - G::kStoreColumns", "kLast = G::kTileN - G::kStoreColumns - 8", "wrong"),
     "the transpose stored as it is": (
         SWAPPED_FAULTS, "tn", "epilogue_swapped.cuh", "    stmatrix_trans_x4(", "    stmatrix_x4(", "wrong"),
     "a box swizzled by other rows": (

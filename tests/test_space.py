@@ -41,6 +41,7 @@ NARROW = SearchSpace(
             "l2_prefetch": (0, 64),
             "producer_registers": (0,),
             "store_hint": ("normal",),
+            "store_buffers": (2,),
             "resident_a": (0, 2),
             "l2_promotion": (256,),
         }
@@ -230,6 +231,7 @@ def test_legal_configurations_launch_differently_and_duplicates_have_a_legal_twi
                 "stages": (2,),
                 "epilogue": ("direct",),
                 "store_hint": ("normal",),
+                "store_buffers": (2,),
                 "producer_registers": (0,),
                 "stream_k": (False,),
                 "padded": (False,),

@@ -65,8 +65,8 @@ class Axis:
         return ", ".join(str(value) for value in self.values)
 
 
-#: wgmma's N in its steps of 8, those below 64 left out that fill few lanes: what fills whole waves differs by shape.
-_SM90_WS_SIDES = (16, 32, 48, *range(64, 257, 8))
+#: Steps of 16, and of wgmma's 8 from 80 to 200, where what fills whole waves differs by shape.
+_SM90_WS_SIDES = (16, 32, 48, 64, *range(80, 201, 8), 208, 224, 240, 256)
 
 SM90_WS_AXES: tuple[Axis, ...] = (
     Axis("tile_m", _SM90_WS_SIDES, True, "rows of C per CTA tile"),

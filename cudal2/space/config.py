@@ -182,7 +182,7 @@ class Sm90WsConfig(KernelConfig):
         """Compile-time part, for example ``128x256x64_s4_coop2_c2x1_k1_tma_o1``.
 
         Behind it what is not the default of later axes: ``_swap``, ``_workspace``, ``_stream_k``, ``_a2`` (A
-        stays), ``_r24``, ``_evict_first``, ``_b3`` (store buffers), ``_padded``.
+        stays), ``_r24``, ``_evict_first``, ``_b4`` (store buffers), ``_padded``.
         """
         return (
             f"{self.tile_m}x{self.tile_n}x{self.tile_k}_s{self.stages}_{self.schedule}{self.consumers}"

@@ -46,8 +46,6 @@ SHALLOW_PREFETCH = 2
 
 #: Columns of the narrowest box of row-major B: one swizzle span.
 N_MAJOR_COLUMNS = 16
-#: Columns of the widest store box; narrower tiles are whole boxes.
-STORE_COLUMNS = 64
 #: Depth of a K tile that fills a swizzle row of 128 bytes. Longer K than NARROW_K gains nothing from shallower ones.
 WHOLE_ROW = 64
 NARROW_K = 256
@@ -170,8 +168,7 @@ def _holds_all_of_a(c: Choice, problem: Problem, arch: Arch) -> Any:
 
 
 def _stores_boxes(c: Choice, problem: Problem, arch: Arch) -> Any:
-    boxes = np.equal(c.tile_n % 16, 0) | (c.tile_n >= STORE_COLUMNS)
-    return np.equal(c.epilogue, "direct") | (boxes & tma_stores(problem))
+    return np.equal(c.epilogue, "direct") | tma_stores(problem)
 
 
 def _addressable(c: Choice, problem: Problem, arch: Arch) -> Any:
@@ -235,19 +232,7 @@ RULES: tuple[Rule, ...] = (
             f"fewer than {c.ctas_per_sm} CTAs per SM"
         ),
     ),
-    # Before those of shared memory, which depends on it: it forbids most of what they would have to look at.
-    Rule(
-        "resident_k",
-        ("tile_k", "split_k", "resident_a"),
-        _has_all_of_k,
-        lambda c, p, a: (
-            f"A stays where a CTA has all of K, in K tiles of {WHOLE_ROW} or more; "
-            f"this has K tiles of {c.tile_k}, split-K {c.split_k}"
-        ),
-    ),
-    shared_memory(_smem, _BODY_AXES),
-    occupancy(_smem, _threads, _BODY_AXES),
-    Rule("cluster", ("cluster_m", "cluster_n", "split_k", "split_via"), _forms_cluster, _forms_cluster_reason),
+    # Those of few axes before those of shared memory, which depends on most: they forbid what those would have to look at.
     Rule(
         "pingpong_persistent",
         ("schedule", "persistent"),
@@ -257,15 +242,6 @@ RULES: tuple[Rule, ...] = (
         ),
     ),
     *SPLITTING,
-    Rule(
-        "producer_registers",
-        ("consumers", "ctas_per_sm", "producer_registers"),
-        _registers_move,
-        lambda c, p, a: (
-            f"a producer of {c.producer_registers} registers needs 2 consumers and one CTA per SM; "
-            f"this has {c.consumers} and {c.ctas_per_sm}"
-        ),
-    ),
     Rule(
         "store_hint",
         ("epilogue", "store_hint"),
@@ -279,11 +255,41 @@ RULES: tuple[Rule, ...] = (
         lambda c, p, a: f"{c.store_buffers} buffers are for boxes that go by TMA; the epilogue is direct",
     ),
     Rule(
+        "resident_k",
+        ("tile_k", "split_k", "resident_a"),
+        _has_all_of_k,
+        lambda c, p, a: (
+            f"A stays where a CTA has all of K, in K tiles of {WHOLE_ROW} or more; "
+            f"this has K tiles of {c.tile_k}, split-K {c.split_k}"
+        ),
+    ),
+    Rule("narrow_tile_k", ("tile_m", "tile_n", "tile_k", "split_k"), _narrow_whole, _narrow_whole_reason),
+    Rule(
+        "producer_registers",
+        ("consumers", "ctas_per_sm", "producer_registers"),
+        _registers_move,
+        lambda c, p, a: (
+            f"a producer of {c.producer_registers} registers needs 2 consumers and one CTA per SM; "
+            f"this has {c.consumers} and {c.ctas_per_sm}"
+        ),
+    ),
+    shared_memory(_smem, _BODY_AXES),
+    occupancy(_smem, _threads, _BODY_AXES),
+    Rule(
+        "n_major_box",
+        ("tile_n",),
+        lambda c, p, a: (p.layout == "tn") | np.equal(c.tile_n % N_MAJOR_COLUMNS, 0),
+        lambda c, p, a: f"row-major B comes in boxes of {N_MAJOR_COLUMNS} columns or more; tile_n = {c.tile_n}",
+    ),
+    multicast_slice(", so the bytes a stage waits for never add up"),
+    Rule("cluster", ("cluster_m", "cluster_n", "split_k", "split_via"), _forms_cluster, _forms_cluster_reason),
+    Rule(
         "resident_a",
         ("resident_a", "raster", "group", "persistent"),
         _runs_along_n,
         lambda c, p, a: f"A stays where a persistent CTA's tiles run along N (raster m group 1); this is {c.name}",
     ),
+    # By size.
     Rule(
         "resident_depth",
         ("tile_k", "resident_a"),
@@ -294,25 +300,14 @@ RULES: tuple[Rule, ...] = (
         ),
         by_size=True,
     ),
-    multicast_slice(", so the bytes a stage waits for never add up"),
     Rule(
         "store_box",
-        ("tile_n", "epilogue"),
+        ("epilogue",),
         _stores_boxes,
-        lambda c, p, a: (
-            f"a TMA store needs n % 8 == 0 and tile_n % 16 == 0 or {STORE_COLUMNS} and more; n = {p.n}, "
-            f"tile_n = {c.tile_n}"
-        ),
+        lambda c, p, a: f"a TMA store needs rows of C on {geo.TMA_ROW_BYTES} bytes, so n % 8 == 0; n = {p.n}",
         by_size=True,
     ),
-    Rule(
-        "n_major_box",
-        ("tile_n",),
-        lambda c, p, a: (p.layout == "tn") | np.equal(c.tile_n % N_MAJOR_COLUMNS, 0),
-        lambda c, p, a: f"row-major B comes in boxes of {N_MAJOR_COLUMNS} columns or more; tile_n = {c.tile_n}",
-    ),
     tile_k_padding(WHOLE_ROW),
-    Rule("narrow_tile_k", ("tile_m", "tile_n", "tile_k", "split_k"), _narrow_whole, _narrow_whole_reason),
     Rule(
         "narrow_depth",
         ("tile_k",),
