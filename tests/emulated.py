@@ -8,10 +8,11 @@ import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from cudal2.paths import kernels_dir
-from cudal2.problem import Problem
+from cudal2.problem import Dtype, Problem
 from cudal2.space.config import KernelConfig
 from cudal2.space.space import SearchSpace
 
@@ -45,6 +46,14 @@ def broken_kernels(folder: Path, header: str, old: str, new: str) -> Path:
     assert old in path.read_text(), f"{header} no longer holds what this breaks"
     path.write_text(path.read_text().replace(old, new))
     return kernels
+
+
+def elements(values: np.ndarray, dtype: Dtype) -> np.ndarray:
+    """Bit patterns of the values, rounded to nearest, ties to even."""
+    if dtype == "fp16":
+        return values.astype(np.float16).view(np.uint16)
+    words = values.astype(np.float32).view(np.uint32).astype(np.uint64)
+    return ((words + 0x7FFF + (words >> 16 & 1)) >> 16).astype(np.uint16)
 
 
 def broken_rules(config: KernelConfig, problem: Problem) -> set[str]:

@@ -14,7 +14,7 @@ from pathlib import Path
 import emulated
 import numpy as np
 import pytest
-from emulated import EMULATION, GUARD
+from emulated import EMULATION, GUARD, elements
 
 from cudal2.codegen import render
 from cudal2.launch.plan import ParamSets, plan_launch
@@ -50,14 +50,6 @@ def compiled(
     loaded = emulated.library(folder, text, EMULATION / "driver.cc", includes)
     loaded.run.argtypes = [ctypes.c_void_p, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.POINTER(ctypes.c_long)]
     return loaded
-
-
-def elements(values: np.ndarray, dtype: Dtype) -> np.ndarray:
-    """Bit patterns of the values, rounded to nearest, ties to even."""
-    if dtype == "fp16":
-        return values.astype(np.float16).view(np.uint16)
-    words = values.astype(np.float32).view(np.uint32).astype(np.uint64)
-    return ((words + 0x7FFF + (words >> 16 & 1)) >> 16).astype(np.uint16)
 
 
 def aligned(count: int, fill: int) -> np.ndarray:

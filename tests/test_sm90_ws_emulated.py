@@ -18,17 +18,19 @@ from pathlib import Path
 import emulated
 import numpy as np
 import pytest
-from emulated import EMULATION, GUARD
+from emulated import EMULATION, GUARD, elements
 from numpy.typing import NDArray
 
 from cudal2.codegen import render
 from cudal2.launch.plan import MAP_WORDS, MapSpec, ParamSets, Words, plan_launch
 from cudal2.paths import kernels_dir
-from cudal2.problem import Acc, Layout, Problem
+from cudal2.problem import Acc, Dtype, Layout, Problem
 from cudal2.space.config import Sm90WsConfig
 from cudal2.space.sm90_ws import geometry
 
 HOPPER = Path(__file__).parent / "emulation_sm90"
+NAN = 0x7FFF  # in fp16 and in bf16
+UNTOUCHED = 0x54D0
 SM_COUNT = 4  # persistent CTAs get several tiles
 #: What the kernel includes of other people's; one header stands for all.
 STANDS_FOR = (
@@ -58,6 +60,7 @@ WORKSPACE = {**SPLIT, "split_via": "workspace"}
 KEEPS_A = {"group": 1}
 STREAMS = {"stream_k": True}
 PADDED = {"padded": True, "epilogue": "direct"}
+DIRECT = {"epilogue": "direct"}
 CASES: tuple[tuple[Sm90WsConfig, Acc, Layout, tuple[str, ...]], ...] = (
     (plain((64, 80, 64), 2, "coop", 1), "fp32", "nn", ("150_200_136",)),
     (plain((128, 32, 64), 3, "coop", 2, cluster_m=2), "fp32", "tn", ("300_72_200",)),
@@ -123,17 +126,21 @@ CASES: tuple[tuple[Sm90WsConfig, Acc, Layout, tuple[str, ...]], ...] = (
 )  # fmt: skip
 
 
-def compiled(config: Sm90WsConfig, acc: Acc, layout: Layout, folder: Path, kernels: Path | None = None) -> ctypes.CDLL:
+def compiled(
+    config: Sm90WsConfig, folder: Path, acc: Acc, layout: Layout, dtype: Dtype = "fp16", kernels: Path | None = None
+) -> ctypes.CDLL:
     """The rendered kernel and its emulation as a library."""
     for name in STANDS_FOR:
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text('#include "instructions.h"\n')
     places = (HOPPER, EMULATION, (kernels or kernels_dir()) / "include")
-    text = render(config, acc, layout, kernels=kernels).text
+    text = render(config, acc, layout, dtype, kernels).text
     loaded = emulated.library(folder, text, HOPPER / "driver.cc", places, "-fno-gnu-unique")
     loaded.run.argtypes = [ctypes.c_void_p, *[ctypes.c_int] * 5]
-    loaded.may_read.argtypes = [ctypes.c_void_p, ctypes.c_void_p]
-    loaded.fetched_bytes.restype = ctypes.c_long
+    for allow in (loaded.may_read, loaded.may_store):
+        allow.argtypes = [ctypes.c_void_p, ctypes.c_void_p]
+    for count in (loaded.fetched_bytes, loaded.stored_elements, loaded.stored_chunks):
+        count.restype = ctypes.c_long
     return loaded
 
 
@@ -146,17 +153,19 @@ def encode(spec: MapSpec, addresses: Words) -> Words:
 
 
 def check(library: ctypes.CDLL, config: Sm90WsConfig, problem: Problem, loads_early: bool) -> None:
-    """One product of small integers, which fp16 holds exactly, against numpy's."""
+    """One product of small integers, which fp16 and bf16 hold exactly, against numpy's."""
     rng = np.random.default_rng(problem.m * 7 + problem.n * 3 + problem.k)
     a = rng.integers(-2, 3, (problem.m, problem.k))
     b = rng.integers(-2, 3, (problem.k, problem.n))
-    operands = [np.ascontiguousarray(part, np.float16) for part in (a, b if problem.layout == "nn" else b.T)]
+    stored = (a, b if problem.layout == "nn" else b.T)
+    operands = [elements(np.ascontiguousarray(part), problem.dtype) for part in stored]
     size = problem.m * problem.n
-    room = np.full(size + 2 * GUARD + 8, 77.0, np.float16)
+    room = np.full(size + 2 * GUARD + 8, UNTOUCHED, np.uint16)
     c = room[-room.ctypes.data % 16 // 2 :][: size + 2 * GUARD]
     for operand in operands:
         assert operand.ctypes.data % 16 == 0
         library.may_read(operand.ctypes.data, operand.ctypes.data + operand.nbytes)
+    library.may_store(c.ctypes.data + 2 * GUARD, c.ctypes.data + 2 * (GUARD + size))
     plan = plan_launch(config, problem, SM_COUNT)
     addresses = (*(operand.ctypes.data for operand in operands), c.ctypes.data + 2 * GUARD)
     workspace = np.zeros(plan.workspace_bytes // 4 + 8, np.uint32)
@@ -166,7 +175,7 @@ def check(library: ctypes.CDLL, config: Sm90WsConfig, problem: Problem, loads_ea
     slices = plan.grid // plan.cluster if config.stream_k or config.padded else config.split_k
     at_once = {1, slices - 1, slices} if plan.workspace_bytes else {1}
     for clusters in sorted(at_once - {0}):
-        c[GUARD : GUARD + size] = np.nan
+        c[GUARD : GUARD + size] = NAN
         workspace[begin // 4 :][plan.ticket_bytes // 4 :] = 0xFFFFFFFF  # sums and copies of an earlier launch
         together = clusters * plan.cluster
         launch = (plan.grid, plan.cluster, plan.smem_bytes, int(loads_early), together)
@@ -192,19 +201,19 @@ def bytes_of_first_tiles(config: Sm90WsConfig, problem: Problem) -> int:
     return (rows + columns) * min(problem.k, config.l2_prefetch * config.tile_k) * geometry.ELEMENT_BYTES
 
 
-def check_product(c: NDArray[np.float16], product: NDArray[np.int64], problem: Problem, loads_early: bool) -> None:
+def check_product(c: NDArray[np.uint16], product: NDArray[np.int64], problem: Problem, loads_early: bool) -> None:
     """What is between the guards is the product, and these are untouched."""
     size = problem.m * problem.n
     found = c[GUARD : GUARD + size].reshape(problem.m, problem.n)
-    wrong = np.argwhere(found != product.astype(np.float16))
+    wrong = np.argwhere(found != elements(product, problem.dtype))
     assert not wrong.size, f"{problem.mnk}, loads early {loads_early}: {len(wrong)} wrong, first at {wrong[0].tolist()}"
-    assert (c[:GUARD] == 77.0).all() and (c[GUARD + size :] == 77.0).all(), f"{problem.mnk}: written outside C"
+    assert (np.delete(c, slice(GUARD, GUARD + size)) == UNTOUCHED).all(), f"{problem.mnk}: written outside C"
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case[0].build_name}-{case[1]}-{case[2]}")
 def test_the_kernel_is_exact_and_stays_inside(case, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
     config, acc, layout, shapes = case
-    library = compiled(config, acc, layout, tmp_path)
+    library = compiled(config, tmp_path, acc, layout)
     for mnk in shapes:
         problem = Problem.parse(mnk, acc, layout)
         assert emulated.broken_rules(config, problem) == set()
@@ -223,7 +232,7 @@ def test_clusters_beyond_the_parts_of_a_last_wave_have_nothing_to_do(
     clusters = geometry.grid_ctas(config, problem.m, problem.n, SM_COUNT) // geometry.cluster_size(config)
     left = tiles_m * tiles_n % clusters
     assert left == 1 and geometry.stream_k_parts(left, clusters) == 8 < clusters
-    library = compiled(config, "fp32", "tn", tmp_path)
+    library = compiled(config, tmp_path, "fp32", "tn")
     for loads_early in (False, True):
         check(library, config, problem, loads_early)
 
@@ -343,7 +352,7 @@ FAULTS = {
 def test_the_emulation_sees_what_is_broken(fault: str, tmp_path: Path) -> None:
     config, layout, header, old, new, words = FAULTS[fault]
     kernels = emulated.broken_kernels(tmp_path, header, old, new)
-    library = compiled(config, "fp32", layout, tmp_path, kernels)
+    library = compiled(config, tmp_path, "fp32", layout, kernels=kernels)
     with pytest.raises(AssertionError, match=words):
         for loads_early in (False, True):
             k = 1032 if config.stream_k else 327 if config.padded else 264

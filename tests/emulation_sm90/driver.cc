@@ -98,6 +98,8 @@ extern "C" const char* run(const void* given, int blocks, int cluster, int smem_
   machine.blocks = blocks;
   machine.loaded.clear();
   machine.fetched.clear();
+  machine.stored.clear();
+  machine.stored_chunks = 0;
   for (machine.first_block = 0; machine.first_block < blocks && machine.error.empty(); machine.first_block += together) {
     start(std::min(together, blocks - machine.first_block));
     run_ctas();
@@ -111,5 +113,12 @@ extern "C" const char* run(const void* given, int blocks, int cluster, int smem_
 // An operand that plain loads of the next runs may read.
 extern "C" void may_read(const void* begin, const void* end) { machine.operands.emplace_back(begin, end); }
 
+// C of the next runs, for stores that say what they store.
+extern "C" void may_store(const uint16_t* begin, const uint16_t* end) { machine.result = {begin, end}; }
+
 // Of all operands, in the last run.
 extern "C" long fetched_bytes() { return long(machine.fetched.size()) * 16; }
+
+// In the last run, by such stores.
+extern "C" long stored_elements() { return long(machine.stored.size()); }
+extern "C" long stored_chunks() { return machine.stored_chunks; }

@@ -20,6 +20,9 @@
 #define blockIdx (::emulation::Dim{::emulation::machine.first_block + ::emulation::machine.cta})
 #define gridDim (::emulation::Dim{::emulation::machine.blocks})
 
+struct uint2 {
+  uint32_t x, y;
+};
 struct uint4 {
   uint32_t x, y, z, w;
 };
@@ -32,6 +35,7 @@ struct float4 {
 struct __half2 {
   uint16_t x, y;
 };
+inline uint2 make_uint2(uint32_t x, uint32_t y) { return {x, y}; }
 inline uint4 make_uint4(uint32_t x, uint32_t y, uint32_t z, uint32_t w) { return {x, y, z, w}; }
 inline float4 make_float4(float x, float y, float z, float w) { return {x, y, z, w}; }
 inline float2 __half22float2(__half2 pair) { return {emulation::to_float<false>(pair.x), emulation::to_float<false>(pair.y)}; }
@@ -58,7 +62,10 @@ inline uint32_t __shfl_down_sync(uint32_t, uint32_t word, int by) {
   const int lane = emulation::machine.thread % 32;
   return emulation::exchange(word, emulation::machine.thread + (lane + by < 32 ? by : 0));
 }
-inline uint32_t __shfl_sync(uint32_t, uint32_t word, int lane) { return emulation::exchange(word, emulation::machine.thread / 32 * 32 + lane); }
+inline uint32_t __shfl_sync(uint32_t, uint32_t word, int lane, int width = 32) {
+  return emulation::exchange(word, emulation::machine.thread / width * width + lane % width);
+}
+inline uint32_t __funnelshift_l(uint32_t low, uint32_t high, uint32_t by) { return uint32_t(((uint64_t(high) << 32 | low) << by) >> 32); }
 
 namespace cute {
 
@@ -393,6 +400,17 @@ inline uint4 load_vector(const uint4* at) {
     emulation::yield();
   }
   return load_operand(at);
+}
+inline uint16_t* kept(uint16_t* at) { return at; }
+template <class T>
+void store_piece(uint16_t* at, T value) {
+  if (reinterpret_cast<uintptr_t>(at) % sizeof(T) != 0) emulation::fail("a store to a misaligned address");
+  if (at < machine.result.first || at + sizeof(T) / 2 > machine.result.second) return emulation::fail("a store outside C");
+  for (const uint16_t* element = at; element < at + sizeof(T) / 2; ++element) {
+    if (!machine.stored.insert(element).second) emulation::fail("an element stored twice");
+  }
+  machine.stored_chunks += sizeof(T) == 16;
+  std::memcpy(at, &value, sizeof(T));
 }
 inline uint16_t load_element(const uint16_t* at) { return load_operand(at); }
 inline void store_tensor_evict_first(const void* map, const void* from, int x, int y) { cute::SM90_TMA_STORE_2D::copy(map, from, x, y); }

@@ -11,6 +11,7 @@
 #include <memory>
 #include <set>
 #include <string>
+#include <unordered_set>
 #include <vector>
 
 namespace cudal2 {
@@ -74,6 +75,9 @@ struct Machine {
   int cluster = 1;                        // CTAs in one
   std::vector<ClusterBarrier> clusters;   // by the first of its CTAs
   std::set<const void*> loaded, fetched;  // 16 bytes of an operand each: by loads, and into L2
+  std::pair<const uint16_t*, const uint16_t*> result;       // C
+  std::unordered_set<const void*> stored;  // elements of C, by stores that say what they store
+  long stored_chunks = 0;                   // of 16 bytes, among them
   std::vector<std::pair<const void*, const void*>> operands;  // that plain loads may read
   int polls = 0;  // of global memory, in this run
   std::string error;

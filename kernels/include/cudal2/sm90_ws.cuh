@@ -13,6 +13,7 @@
 #include "cudal2/epilogue_swapped.cuh"
 #include "cudal2/params.cuh"
 #include "cudal2/raster.cuh"
+#include "cudal2/shifted_rows.cuh"
 #include "cudal2/stream_k.cuh"
 #include "cudal2/sync.cuh"
 #include "cudal2/wgmma.cuh"
@@ -283,7 +284,7 @@ __device__ __forceinline__ void consume(const Work<G>& work, const Smem<G>& smem
     } else if constexpr (G::kSwapAB) {
       store_direct_swapped<G>(work.params, acc, row, col);
     } else {
-      store_direct<G>(work.params, acc, row, col);
+      store_shifted<G>(work.params, acc, row, col);
     }
   }
   if constexpr (G::kTmaStore) {
