@@ -72,6 +72,8 @@ REFUSALS = [
     ("stream_k_wave", STREAMS, Problem(2688, 1408, 960), ["15 K tiles", "fewer than the 16"]),
     ("producer_registers", {"producer_registers": 24, "consumers": 1}, LARGE, ["24 registers", "2 consumers", "has 1"]),
     ("store_hint", {"store_hint": "evict_first", "epilogue": "direct"}, LARGE, ["by TMA", "direct"]),
+    ("shifted", {**SWAPPED, "epilogue": "shifted"}, Problem(4096, 4095, 4096), ["rows of C in a warp", "swapped"]),
+    ("shifted_rows", {"epilogue": "shifted"}, LARGE, ["16 bytes", "n % 8 == 0", "n = 4096"]),
     ("store_buffers", {"store_buffers": 4, "epilogue": "direct"}, LARGE, ["4 buffers", "by TMA", "direct"]),
     ("n_major_box", {"tile_n": 120}, Problem(4096, 4096, 4096, layout="nn"), ["boxes of 16 columns", "tile_n = 120"]),
     ("resident_k", {**KEEPS_A, "tile_k": 32}, Problem(8192, 8192, 64), ["64 or more", "K tiles of 32"]),
@@ -133,6 +135,7 @@ LIMITS = [
     ("padded_bytes", PADDED, Problem(2**15, 2**15, 4095), Problem(2**15 + 1, 2**15, 4095)),
     ("padded_bytes", PADDED, Problem(2**16, 2**15, 4095, layout="nn"), Problem(2**16 + 1, 2**15, 4095, layout="nn")),
     ("store_box", {}, Problem(512, 1000, 512), Problem(512, 1004, 512)),
+    ("shifted_rows", {"epilogue": "shifted"}, Problem(512, 1004, 512), Problem(512, 1000, 512)),
     ("store_box", PADDED, Problem(512, 1000, 511), Problem(512, 1004, 511)),
     ("tile_k_padding", {"tile_k": 128, "stages": 2}, Problem(512, 512, 72), Problem(512, 512, 64)),
     (

@@ -32,7 +32,7 @@ _TILE_NAME = r"(?P<tile_m>\d+)x(?P<tile_n>\d+)x(?P<tile_k>\d+)_s(?P<stages>\d+)_
 NAMES = {
     Sm90WsConfig.family: re.compile(
         _TILE_NAME + r"(?P<schedule>coop|pingpong)(?P<consumers>\d+)_c(?P<cluster_m>\d+)x(?P<cluster_n>\d+)"
-        r"_k(?P<split_k>\d+)_(?P<epilogue>tma|direct)_o(?P<ctas_per_sm>\d+)(?P<swap_ab>(?:_swap)?)"
+        r"_k(?P<split_k>\d+)_(?P<epilogue>tma|direct|shifted)_o(?P<ctas_per_sm>\d+)(?P<swap_ab>(?:_swap)?)"
         r"(?:_(?P<split_via>workspace))?(?P<stream_k>(?:_stream_k)?)(?:_a(?P<resident_a>\d+))?"
         r"(?:_r(?P<producer_registers>\d+))?"
         r"(?:_(?P<store_hint>evict_first))?(?:_b(?P<store_buffers>\d+))?(?P<padded>(?:_padded)?)"

@@ -110,6 +110,7 @@ def _choices(c: Columns, problem: Problem) -> list[NDArray[Any]]:
         (c["split_via"] == "workspace") * np.log2(c["split_k"] * float(problem.m * problem.n)),
         c["schedule"] == "pingpong",
         c["epilogue"] == "tma",
+        c["epilogue"] == "shifted",
         c["cluster_m"] * c["cluster_n"],
     ]
 

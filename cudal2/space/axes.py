@@ -86,7 +86,12 @@ SM90_WS_AXES: tuple[Axis, ...] = (
         True,
         "whether idle CTAs take parts along K of the tiles of a last wave that is not full",
     ),
-    Axis("epilogue", ("tma", "direct"), True, "stmatrix and TMA store, or predicated stores from registers"),
+    Axis(
+        "epilogue",
+        ("tma", "direct", "shifted"),
+        True,
+        "stmatrix and TMA store, or predicated stores from registers, or those by 16 bytes to rows that TMA cannot store",
+    ),
     Axis("store_hint", ("normal", "evict_first"), True, "whether L2 gives up first what TMA stores"),
     Axis("store_buffers", (2, 3, 4), True, "boxes in shared memory that a warp group's TMA stores go through"),
     Axis("resident_a", (0, 1, 2, 4), True, "K tiles of A that stay in shared memory from tile to tile, or none"),

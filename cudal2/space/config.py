@@ -12,7 +12,7 @@ from cudal2.errors import UsageError
 
 Raster = Literal["m", "n"]
 Schedule = Literal["coop", "pingpong"]
-Epilogue = Literal["tma", "direct"]
+Epilogue = Literal["tma", "direct", "shifted"]
 SmemLayout = Literal["swizzle", "pad"]
 Prefetch = Literal["plain", "staggered"]
 SplitVia = Literal["cluster", "workspace"]
@@ -117,7 +117,8 @@ class Sm90WsConfig(KernelConfig):
         cluster_m: CTAs of a cluster along M; they share B by multicast.
         cluster_n: CTAs of a cluster along N; they share A by multicast.
         split_k: CTAs that split K, each of which adds up a share of the tile.
-        epilogue: ``tma``: stmatrix, then TMA store. ``direct``: predicated stores from registers.
+        epilogue: ``tma``: stmatrix, then TMA store. ``direct``: predicated stores from registers. ``shifted``: the same
+            for rows of C that TMA cannot store, moved in registers so that they are stored by 16 bytes all the same.
         ctas_per_sm: CTAs that must fit one multiprocessor.
         raster: Run time. Axis along which consecutive tiles run inside a raster group.
         group: Run time. Tiles per raster group.

@@ -12,7 +12,7 @@ import numpy as np
 
 from cudal2.arch import Arch
 from cudal2.problem import Problem
-from cudal2.space.config import STORE_BUFFERS, KernelConfig, Sm80MmaConfig, Sm90WsConfig
+from cudal2.space.config import STORE_BUFFERS, Epilogue, KernelConfig, Sm80MmaConfig, Sm90WsConfig
 from cudal2.space.rule import ceil_div, share_k_tiles
 from cudal2.space.shared_rules import tma_reads, tma_stores
 from cudal2.space.sm90_ws.geometry import TMA_ROW_BYTES
@@ -61,7 +61,10 @@ def suited(config: KernelConfig, problem: Problem) -> KernelConfig:
         return replace(config, copy_bytes=problem.alignment_bytes)
     if isinstance(config, Sm90WsConfig):
         if not tma_stores(problem):
-            config = replace(config, epilogue="direct", store_hint="normal", store_buffers=STORE_BUFFERS)
+            epilogue: Epilogue = "direct" if config.swap_ab or config.split_k > 1 else "shifted"
+            config = replace(config, epilogue=epilogue, store_hint="normal", store_buffers=STORE_BUFFERS)
+        elif config.epilogue == "shifted":
+            config = replace(config, epilogue="direct")
         padded = not tma_reads(problem)
         return replace(config, padded=padded, l2_prefetch=0 if padded else config.l2_prefetch)
     return config

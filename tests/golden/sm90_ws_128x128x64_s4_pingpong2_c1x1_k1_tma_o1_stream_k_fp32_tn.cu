@@ -16,7 +16,9 @@ struct Config {
   static constexpr bool kStreamK = true;
   static constexpr int kResidentA = 0;
   static constexpr bool kTmaStore = true;
+  static constexpr bool kShiftedStore = false;
   static constexpr bool kStoreEvictFirst = false;
+  static constexpr int kStoreBuffers = 2;
   static constexpr int kCtasPerSm = 1;
   static constexpr bool kSwapAB = false;
   static constexpr bool kBf16 = false;

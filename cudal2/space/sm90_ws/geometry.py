@@ -111,7 +111,7 @@ def store_box(config: Sm90WsConfig) -> tuple[int, int]:
 
 def epilogue_bytes(config: Sm90WsConfig) -> int:
     """Staging buffers of the TMA-store epilogue: some boxes for each consumer warp group."""
-    if config.epilogue == "direct":
+    if config.epilogue != "tma":
         return 0
     columns, rows = store_box(config)
     return config.consumers * config.store_buffers * rows * columns * ELEMENT_BYTES
@@ -250,6 +250,7 @@ def constants(config: Sm90WsConfig, acc: Acc, layout: Layout, dtype: Dtype) -> d
         "stream_k": config.stream_k,
         "params": params(config),
         "epilogue_tma": config.epilogue == "tma",
+        "epilogue_shifted": config.epilogue == "shifted",
         "store_evict_first": config.store_hint == "evict_first",
         "store_buffers": config.store_buffers,
         "ctas_per_sm": config.ctas_per_sm,

@@ -84,7 +84,7 @@ def _accumulators(choice: Choice, problem: Problem) -> Any:
 
 
 def _working_registers(choice: Choice) -> Any:
-    crowded = np.equal(choice.epilogue, "direct") & np.equal(_consumer_rows(choice), 128)
+    crowded = np.not_equal(choice.epilogue, "tma") & np.equal(_consumer_rows(choice), 128)
     return np.where(crowded, DIRECT_WORKING_REGISTERS, WORKING_REGISTERS)
 
 
@@ -168,7 +168,7 @@ def _holds_all_of_a(c: Choice, problem: Problem, arch: Arch) -> Any:
 
 
 def _stores_boxes(c: Choice, problem: Problem, arch: Arch) -> Any:
-    return np.equal(c.epilogue, "direct") | tma_stores(problem)
+    return np.not_equal(c.epilogue, "tma") | tma_stores(problem)
 
 
 def _addressable(c: Choice, problem: Problem, arch: Arch) -> Any:
@@ -243,6 +243,12 @@ RULES: tuple[Rule, ...] = (
     ),
     *SPLITTING,
     Rule(
+        "shifted",
+        ("epilogue", "swap_ab"),
+        lambda c, p, a: np.not_equal(c.epilogue, "shifted") | np.equal(c.swap_ab, False),
+        lambda c, p, a: "shifted stores have rows of C in a warp, swapped operands its columns: the direct epilogue does those",
+    ),
+    Rule(
         "store_hint",
         ("epilogue", "store_hint"),
         lambda c, p, a: np.equal(c.store_hint, "normal") | np.equal(c.epilogue, "tma"),
@@ -298,6 +304,13 @@ RULES: tuple[Rule, ...] = (
             f"{c.resident_a} K tiles of A that stay are not the least that hold k = {p.k}, which has "
             f"{int(ceil_div(p.k, c.tile_k))} of {c.tile_k}"
         ),
+        by_size=True,
+    ),
+    Rule(
+        "shifted_rows",
+        ("epilogue",),
+        lambda c, p, a: np.not_equal(c.epilogue, "shifted") | (not tma_stores(p)),
+        lambda c, p, a: f"rows of C begin on {geo.TMA_ROW_BYTES} bytes where n % 8 == 0, and none is shifted; n = {p.n}",
         by_size=True,
     ),
     Rule(

@@ -116,16 +116,10 @@ __device__ __forceinline__ void store_shifted_row(const ShiftedRow& to, const Ac
   }
 }
 
-// In place of store_direct: whole chunks where rows of C begin on them or not.
+// In place of store_direct, where rows of C do not begin on chunks.
 template <class G, class Acc>
 __device__ __forceinline__ void store_shifted(const GemmParams& params, const Acc (&acc)[G::kBlocks], int row0, int col0) {
   const int row = row0 + threadIdx.x % kWarpGroup / 32 * 16 + threadIdx.x % 32 / 4;
-  if constexpr (G::kTileN % 16 == 0) {
-    if (params.ldc % 8 == 0) {
-      store_direct_wide<G>(params, acc, row, col0);
-      return;
-    }
-  }
 #pragma unroll
   for (int i = 0; i < G::kBlocks; ++i) {
 #pragma unroll

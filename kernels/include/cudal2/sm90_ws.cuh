@@ -283,8 +283,10 @@ __device__ __forceinline__ void consume(const Work<G>& work, const Smem<G>& smem
       }
     } else if constexpr (G::kSwapAB) {
       store_direct_swapped<G>(work.params, acc, row, col);
-    } else {
+    } else if constexpr (G::kShiftedStore) {
       store_shifted<G>(work.params, acc, row, col);
+    } else {
+      store_direct<G>(work.params, acc, row, col);
     }
   }
   if constexpr (G::kTmaStore) {

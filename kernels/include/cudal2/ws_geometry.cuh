@@ -49,6 +49,7 @@ struct WsGeometry : Geometry<WholeRows<Config>> {
   static_assert(kWorkspaceSplitK <= 16, "a ticket has 16 bits for shares given up");
   static_assert(!kWorkspace || (!Config::kPingpong && !Config::kTmaStore), "split-K: cooperative, direct store");
   static_assert(!kStreamK || (kSlices == 1 && !kKeepsA), "stream-K splits K where nothing else does, of tiles whose stages bring A");
+  static_assert(!Config::kShiftedStore || (kSlices == 1 && !Config::kSwapAB && !Config::kTmaStore), "shifted rows are stored whole, not swapped");
   static_assert(!Config::kStoreEvictFirst || Config::kTmaStore, "the hint goes with a TMA store");
   static_assert(2 * kStages * 8 + 4 * Config::kConsumers <= kBarrierBytes, "barriers and the words behind them outgrow their room");
 };
