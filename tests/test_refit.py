@@ -140,7 +140,7 @@ def test_a_tile_that_hardly_covers_the_shape_gives_way_on_the_side_that_is_free(
     assert moved(swapped, "64_4096_1024", "72_4096_1024").tile_m == 64  # one wave either way
     # wgmma's own side is of 64 rows: the other one gives way alone.
     assert moved(replace(SPLIT, split_k=1), "64_16384_1024", "72_16384_1024").tile_m == 64
-    assert moved(replace(SPLIT, split_k=1), "16384_64_1024", "16384_88_1024").tile_n in (48, 96)
+    assert moved(replace(SPLIT, split_k=1), "16384_64_1024", "16384_88_1024").tile_n in (48, 88)
 
 
 @pytest.mark.parametrize(
@@ -185,9 +185,13 @@ def test_a_space_that_holds_one_promotion_keeps_it(config: KernelConfig) -> None
 def test_where_tma_cannot_store_the_rows_of_c_registers_do() -> None:
     hinted = replace(WAVES, store_hint="evict_first")
     found = moved(hinted, "8192_8192_1024", "8192_8191_1024")
-    assert found is not None and (found.epilogue, found.store_hint) == ("direct", "normal")
+    assert found is not None and (found.epilogue, found.store_hint) == ("shifted", "normal")
     assert (found.tile_m, found.tile_n, found.schedule) == (WAVES.tile_m, WAVES.tile_n, WAVES.schedule)
     assert moved(hinted, "8192_8192_1024", "8191_8192_1024").epilogue == "tma"
+    assert moved(found, "8192_8191_1024", "8192_8192_1024").epilogue == "direct", "no row is shifted there"
+    swapped = replace(hinted, swap_ab=True, tile_m=176, tile_n=128)
+    assert moved(swapped, "8192_8192_1024", "8192_8191_1024").epilogue == "direct"
+    assert suited(replace(hinted, store_buffers=3), Problem(8192, 8191, 1024)).store_buffers == 2
 
 
 def test_operands_are_copied_first_where_tma_cannot_read_their_rows_and_nowhere_else() -> None:
@@ -196,12 +200,12 @@ def test_operands_are_copied_first_where_tma_cannot_read_their_rows_and_nowhere_
     assert odd == replace(WAVES, padded=True), "nothing of a copy can be fetched before"
     assert moved(odd, "8192_8192_1021", "8192_8192_1024") == WAVES
     assert moved(odd, "8192_8192_1021", "8192_8192_1020") == odd, "however wide the rows are"
-    assert moved(WAVES, "8192_8192_1024", "8192_8191_1021") == replace(WAVES, padded=True, epilogue="direct")
+    assert moved(WAVES, "8192_8192_1024", "8192_8191_1021") == replace(WAVES, padded=True, epilogue="shifted")
     assert suited(WAVES, Problem(64, 60, 64)).padded is False
     assert suited(WAVES, Problem(64, 60, 64, layout="nn")).padded is True
     # The same shape with B row-major, as tables of another layout take their choices over.
     row_major = refit(WAVES, Problem(8192, 8188, 1024), Problem(8192, 8188, 1024, layout="nn"), SPACES["sm90_ws"])
-    assert row_major == replace(WAVES, padded=True, epilogue="direct")
+    assert row_major == replace(WAVES, padded=True, epilogue="shifted")
     assert moved(WAVES, "8192_8192_1024", "20000_20000_8001") is None, "no room for the copies"
     assert moved(SMALL, "128_128_128", "128_128_127") is None, "a family without copies"
 

@@ -26,8 +26,9 @@ def copies(config: Any) -> bool:
 
 
 def suiting(config: Any, problem: Problem) -> Problem:
-    """The problem, or one a little smaller whose rows TMA cannot read, for kernels that copy them first."""
-    return Problem(problem.m, problem.n, problem.k - 1) if copies(config) else problem
+    """The problem, or one a little smaller whose rows TMA cannot read or store, for kernels that are for such."""
+    shifts = getattr(config, "epilogue", "") == "shifted"
+    return Problem(problem.m, problem.n - shifts, problem.k - copies(config))
 
 
 def square(config: Any) -> Problem:

@@ -137,6 +137,22 @@ CORNERS = (
             K(128, 128, 64, 6, "pingpong", 2, 1, 1, 1, "direct", 1, "m", 8, True, stream_k=True),
         )
     ),
+    # Boxes of columns that overlap, more boxes under way.
+    K(64, 104, 64, 6, "coop", 1, 1, 1, 1, "tma", 1, "m", 2, False, store_buffers=3),
+    K(128, 168, 64, 4, "pingpong", 2, 1, 2, 1, "tma", 1, "m", 4, True, store_buffers=4, store_hint="evict_first"),
+    K(256, 200, 64, 3, "coop", 2, 1, 1, 1, "tma", 1, "m", 8, True),
+    K(200, 256, 64, 3, "coop", 2, 1, 1, 1, "tma", 1, "n", 8, True, swap_ab=True, store_buffers=3),
+    K(192, 128, 64, 4, "pingpong", 2, 1, 1, 1, "tma", 1, "m", 1, True, swap_ab=True, resident_a=4, store_buffers=4),
+    # Rows of C that TMA cannot store: copied operands and others, widths that 32 does not divide, a last wave in parts.
+    K(64, 48, 64, 4, "coop", 1, 1, 1, 1, "shifted", 2, "m", 1, False),
+    K(128, 192, 64, 4, "pingpong", 2, 1, 1, 1, "shifted", 1, "m", 8, True),
+    K(128, 256, 64, 4, "coop", 2, 2, 1, 1, "shifted", 1, "n", 2, False),
+    K(256, 136, 64, 4, "coop", 2, 1, 1, 1, "shifted", 1, "m", 4, True),
+    K(128, 128, 64, 6, "pingpong", 2, 1, 1, 1, "shifted", 1, "m", 8, True, stream_k=True),
+    K(64, 16, 64, 4, "coop", 1, 1, 2, 1, "shifted", 4, "m", 2, False, padded=True),
+    K(128, 176, 64, 4, "pingpong", 2, 1, 1, 1, "shifted", 1, "m", 8, True, padded=True),
+    K(192, 112, 64, 4, "coop", 3, 1, 1, 1, "shifted", 1, "m", 2, False, padded=True),
+    K(128, 128, 64, 6, "pingpong", 2, 1, 1, 1, "shifted", 1, "m", 8, True, stream_k=True, padded=True),
     # Tensor maps that let L2 fetch half as much.
     K(128, 128, 64, 4, "coop", 2, 2, 1, 1, "tma", 1, "m", 4, False, l2_promotion=128),
     K(96, 64, 64, 6, "coop", 1, 1, 1, 1, "tma", 1, "n", 2, True, swap_ab=True, l2_promotion=128),
@@ -207,6 +223,7 @@ SHAPES = (
     "123_456_200", "65_24_72", "1_64_64", "4096_64_64", "300_520_1000", "64_64_4096", "1024_1024_512", "2000_1000_512",
     "3000_2056_200", "5000_1544_104", "5000_2056_64",
     "2056_1544_1096", "4104_1032_1048",
+    "301_515_200", "65_27_72", "3001_2055_200", "2056_1543_1096",
     "123_456_789", "65_33_1097", "1024_1024_513", "5001_2003_130", "2056_1544_1095",
 )  # fmt: skip
 KINDS = tuple((acc, layout) for acc in ("fp32", "fp16") for layout in ("tn", "nn"))
