@@ -84,7 +84,7 @@ def _accumulators(choice: Choice, problem: Problem) -> Any:
 
 
 def _working_registers(choice: Choice) -> Any:
-    crowded = np.not_equal(choice.epilogue, "tma") & np.equal(_consumer_rows(choice), 128)
+    crowded = np.equal(choice.epilogue, "direct") & np.equal(_consumer_rows(choice), 128)
     return np.where(crowded, DIRECT_WORKING_REGISTERS, WORKING_REGISTERS)
 
 

@@ -29,7 +29,7 @@ __device__ __forceinline__ void store_boxes(const GemmParams& params, const Acc 
 #pragma unroll
     for (int box = 0; box < G::kStoreBoxes; ++box) {
       constexpr int kLast = G::kTileN - G::kStoreColumns;
-      const int first = box * G::kStoreColumns < kLast ? box * G::kStoreColumns : kLast;
+      const int first = kLast % G::kStoreColumns == 0 || box * G::kStoreColumns < kLast ? box * G::kStoreColumns : kLast;
       uint8_t* buffer = staging + turn * G::kStoreBytes;
       const uint32_t base = cute::cast_smem_ptr_to_uint(buffer);
 #pragma unroll
