@@ -189,9 +189,28 @@ def test_where_tma_cannot_store_the_rows_of_c_registers_do() -> None:
     assert (found.tile_m, found.tile_n, found.schedule) == (WAVES.tile_m, WAVES.tile_n, WAVES.schedule)
     assert moved(hinted, "8192_8192_1024", "8191_8192_1024").epilogue == "tma"
     assert moved(found, "8192_8191_1024", "8192_8192_1024").epilogue == "direct", "no row is shifted there"
-    swapped = replace(hinted, swap_ab=True, tile_m=176, tile_n=128)
-    assert moved(swapped, "8192_8192_1024", "8192_8191_1024").epilogue == "direct"
-    assert suited(replace(hinted, store_buffers=3), Problem(8192, 8191, 1024)).store_buffers == 2
+
+
+def test_swapped_operands_are_turned_where_tma_cannot_store_the_rows_of_c() -> None:
+    swapped = replace(WAVES, swap_ab=True, tile_m=176, tile_n=128)
+    turned = moved(swapped, "8192_8192_1024", "8192_8191_1024")
+    assert turned is not None and (turned.tile_m, turned.tile_n, turned.swap_ab) == (128, 176, False)
+    assert turned.epilogue == "shifted"
+    flat = moved(replace(SPLIT, swap_ab=True, split_k=1, tile_m=16), "16_16384_1024", "16_16383_1024")
+    assert flat is not None and (flat.tile_m, flat.swap_ab, flat.epilogue) == (16, True, "direct"), "C has 16 rows"
+    split = moved(replace(SPLIT, swap_ab=True), "64_4096_4096", "64_4095_4096")
+    assert split is not None and (split.swap_ab, split.epilogue) == (True, "direct"), "sums are stored in pairs"
+
+
+def test_what_was_chosen_on_a_shape_stays_as_it_is_there() -> None:
+    odd = Problem(8192, 8191, 1024)
+    for config in (replace(WAVES, epilogue="direct"), replace(WAVES, swap_ab=True, tile_m=176, tile_n=128, epilogue="direct")):
+        assert not SPACES["sm90_ws"].explain(config, odd)
+        assert refit(config, odd, odd, SPACES["sm90_ws"]) == config
+
+
+def test_store_buffers_go_with_the_boxes() -> None:
+    assert suited(replace(WAVES, store_buffers=3), Problem(8192, 8191, 1024)).store_buffers == 2
 
 
 def test_operands_are_copied_first_where_tma_cannot_read_their_rows_and_nowhere_else() -> None:

@@ -43,7 +43,7 @@ def refit(config: KernelConfig, source: Problem, problem: Problem, space: Search
         space: The full space of its family.
     """
     same = source == problem
-    for kernel in (suited(config, problem),) if same else _kernels(config, source, problem, space):
+    for kernel in (config,) if same else _kernels(config, source, problem, space):
         if space.buildable(kernel, problem):
             fitted = _launched(kernel, source, problem, space)
             if fitted is not None:
@@ -55,7 +55,7 @@ def suited(config: KernelConfig, problem: Problem) -> KernelConfig:
     """The configuration with what the problem decides and no search chooses: how its rows can be read and written.
 
     Copies to shared memory are as wide as rows allow. Operands whose rows TMA cannot read are copied first, and nothing
-    of them is fetched before. Where TMA cannot store the rows of C, registers do.
+    of them is fetched before. Where TMA cannot store the rows of C, registers do, by 16 bytes where they can.
     """
     if isinstance(config, Sm80MmaConfig):
         return replace(config, copy_bytes=problem.alignment_bytes)
@@ -74,7 +74,11 @@ def transposed(problem: Problem, config: KernelConfig) -> tuple[Problem, KernelC
     """The same tiles of the transposed product, for families that can swap operands: what B is there, A is here."""
     if not isinstance(config, Sm90WsConfig) or problem.layout != "tn":
         return None
-    turned = replace(
+    return replace(problem, m=problem.n, n=problem.m), _turned(config)
+
+
+def _turned(config: Sm90WsConfig) -> Sm90WsConfig:
+    return replace(
         config,
         tile_m=config.tile_n,
         tile_n=config.tile_m,
@@ -84,7 +88,17 @@ def transposed(problem: Problem, config: KernelConfig) -> tuple[Problem, KernelC
         resident_a=0,
         raster="n" if config.raster == "m" else "m",
     )
-    return replace(problem, m=problem.n, n=problem.m), turned
+
+
+def unswapped(config: KernelConfig, problem: Problem) -> KernelConfig:
+    """The same tile the other way round where TMA cannot store the rows of C: swapped operands have its columns in a warp.
+
+    Stored by 16 bytes the same product takes half to nine tenths of the time (H200, 2026-11-30: 8192_8191_1024 0.60,
+    4095_4095_1023 0.68, 3128_3092_996 0.92). Not where C has fewer rows than the tile would, nor where sums of K meet.
+    """
+    if not isinstance(config, Sm90WsConfig) or tma_stores(problem) or not config.swap_ab:
+        return config
+    return _turned(config) if config.split_k == 1 and problem.m >= config.tile_n else config
 
 
 def log_waste(config: KernelConfig, problem: Problem, arch: Arch) -> float:
@@ -131,6 +145,7 @@ def _kernels(config: KernelConfig, source: Problem, problem: Problem, space: Sea
     deeper = (replace(config, stages=depth) for depth in axes["stages"] if depth > config.stages)
     full = not space.explain(config, source) and all(space.explain(ring, source) for ring in deeper)
     depths = [depth for depth in axes["stages"] if full or depth <= config.stages]
+    config = unswapped(config, problem)
     forms = [config, with_axes(config, stream_k=False)] if getattr(config, "stream_k", False) else [config]
     tiles = dict.fromkeys(tile for form in forms for tile in (retiled(form, source, problem, space), form))
     for tile in (kept for either in tiles for kept in _keeping(either, problem, space)):
