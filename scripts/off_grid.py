@@ -27,15 +27,15 @@ from cudal2.report.spread import Judged, Spread, spread
 from cudal2.report.summary import check_one_kind
 from cudal2.settings import load_shapes
 from cudal2.space.refit import off_sectors
-from cudal2.space.shared_rules import tma_reads
+from cudal2.space.shared_rules import tma_reads, tma_stores
 
 BEGIN, END = "<!-- off_grid:begin -->", "<!-- off_grid:end -->"
-#: Kinds of rows of A and B as stored, in the order of the page.
-WHOLE, OFF, UNREAD = "whole sectors", "off sectors", "TMA cannot read"
-KINDS = (WHOLE, OFF, UNREAD)
+#: Kinds of rows as stored, of A and B and of C, in the order of the page.
+WHOLE, OFF, UNSTORED, UNREAD = "whole sectors", "off sectors", "TMA cannot store C", "TMA cannot read"
+KINDS = (WHOLE, OFF, UNSTORED, UNREAD)
 #: The shapes that were drawn at random and judged whatever came out, in ``configs/shapes``; and such as were judged
-#: with the one kernel that the table served before.
-DRAWN, SERVED = "off_grid_drawn", "off_grid_served"
+#: with the one kernel that the table served before, where TMA stores C and where it cannot.
+DRAWN, SERVED, SERVED_ODD = "off_grid_drawn", "off_grid_served", "off_grid_served_odd"
 #: Whom ours stands beside: every figure but the last column is against the first.
 SHOWN = (REFERENCE, "torch")
 
@@ -103,9 +103,11 @@ def provenance(finals: Shards, board: Board) -> str:
 
 
 def kind_of(problem: Problem) -> str:
-    """What TMA and L2 make of the rows of A and B."""
+    """What TMA and L2 make of the rows of A and B, and TMA of C's."""
     if not tma_reads(problem):
         return UNREAD
+    if not tma_stores(problem):
+        return UNSTORED
     return OFF if off_sectors(problem) else WHOLE
 
 
@@ -121,20 +123,21 @@ def groups(board: Board) -> dict[str, set[Problem]]:
     """The judged shapes by kind of rows, all of them, those that chance chose, and those served unseen."""
     every = {final.problem for final in board.finals}
     found = {kind: {problem for problem in every if kind_of(problem) == kind} for kind in KINDS}
-    drawn, served = (every & set(load_shapes(name).problems()) for name in (DRAWN, SERVED))
+    drawn, served, odd = (every & set(load_shapes(name).problems()) for name in (DRAWN, SERVED, SERVED_ODD))
     return {
         **found,
         "all": every,
         "drawn at random": drawn,
         "drawn, TMA cannot read": drawn & found[UNREAD],
         "served unseen": served,
+        "served unseen, N not a multiple of 8": odd,
     }
 
 
 def summary(board: Board) -> list[str]:
     """A line for each kind of rows, and for those drawn at random, of all kinds."""
     heads = [f"over {baseline_title(name)} | won / tied / lost | worst" for name in SHOWN]
-    lines = [f"| rows of A and B | shapes | {' | '.join(heads)} |", f"| --- |{' ---: |' * (1 + 3 * len(SHOWN))}"]
+    lines = [f"| rows | shapes | {' | '.join(heads)} |", f"| --- |{' ---: |' * (1 + 3 * len(SHOWN))}"]
     for name, problems in groups(board).items():
         spreads = [figures(spread_of(board, baseline, problems)) for baseline in SHOWN]
         lines.append(f"| {name} | {len(problems)} | {' | '.join(spreads)} |")

@@ -53,7 +53,7 @@ def test_what_the_newest_axes_are_worth_is_what_was_recorded():
 def test_what_a_resident_operand_is_worth_is_what_selections_timed():
     folder, page = ROOT / "cudal2" / "data" / "searched", (ROOT / "kernels" / "README.md").read_text()
     meetings = defaultdict(lambda: defaultdict(list))
-    for path in folder.glob("h200_sm90_ws_selected?_fp32_tn.parquet"):
+    for path in folder.glob("h200_sm90_ws_selected*_fp32_tn.parquet"):
         for row in read_records(path).measurements:
             if row.ok and row.pdl:
                 meetings[row.problem, row.utc][row.config.resident_a > 0].append(row)
@@ -73,7 +73,7 @@ def test_what_cutlass_comes_to_is_what_was_recorded():
     data, page = ROOT / "cudal2" / "data", (ROOT / "kernels" / "README.md").read_text()
     meetings = defaultdict(lambda: defaultdict(list))
     for family in ("sm90_collective", "sm90_ws"):
-        for path in (data / "searched").glob(f"h200_{family}_selected?_fp32_tn.parquet"):
+        for path in (data / "searched").glob(f"h200_{family}_selected*_fp32_tn.parquet"):
             for row in read_records(path).measurements:
                 if row.ok and row.pdl:
                     meetings[row.problem, row.utc][family].append(row)
@@ -107,7 +107,7 @@ def test_what_cutlass_comes_to_is_what_was_recorded():
 @pytest.mark.parametrize("family", ["sm90_ws", "sm90_small"])
 def test_the_page_holds_what_twins_of_the_shipped_selections_say(family: str, monkeypatch):
     monkeypatch.chdir(ROOT)
-    paths = sorted(Path("cudal2/data/searched").glob(f"h200_{family}_selected?_fp32_tn.parquet"))
+    paths = sorted(Path("cudal2/data/searched").glob(f"h200_{family}_selected*_fp32_tn.parquet"))
     rows = [row for path in paths for row in ablation.usual_rows(path)]
     assert ablation.twins_table(rows, paths) in (ROOT / "kernels" / "README.md").read_text()
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 from cudal2.problem import Problem
-from cudal2.space.config import KernelConfig, Sm90WsConfig
+from cudal2.space.config import KernelConfig, Sm80MmaConfig, Sm90WsConfig
 from cudal2.space.estimate import estimate_us
 from cudal2.space.refit import RETILE_COST, log_waste, off_sectors, refit, resplit, retiled, suited, with_axes
 from cudal2.space.shared_rules import tma_reads, tma_stores
@@ -29,9 +29,9 @@ OFF_SECTORS_DISTANCE = 1.0
 #: As far again: one of the two is copied first, which takes time that tiles and waves do not.
 PADDED_DISTANCE = 1.0
 #: Multiplications of each element that is copied, in the mean, and K, from which kernels measured on rows that TMA
-#: reads are worth it for rows that are copied first: of 35 padded kernels (docs/off_grid.md) 21 of 23 that won have as
-#: much, and one of 12 that lost.
-COPY_USES, COPY_K = 140.0, 200
+#: reads are worth it for rows that are copied first: of 44 padded kernels (docs/off_grid.md) 30 of 34 that won have as
+#: much, and one of eight that lost.
+COPY_USES, COPY_K = 140.0, 100
 #: So many of the most promising are refitted.
 REFITTED = 8
 
@@ -92,14 +92,15 @@ def _serves(entry: Entry, there: Problem, problem: Problem) -> bool:
     """Whether the alignment of the rows allows it.
 
     Narrower copies cost the other kernels more than the library: what wins with 8 bytes a copy loses with 4 or 2. The
-    library runs other routines where TMA cannot store C either.
+    library runs other routines where TMA cannot store C either, and so do kernels of ``sm80_mma``, which stored other
+    rows by 16 bytes: of two taken to such a C one took 2.4 times the library's time, one 1.2 times (docs/off_grid.md).
     """
     alike = tma_reads(there) == tma_reads(problem)
-    if entry.config is None:
-        return alike and tma_stores(there) == tma_stores(problem)
     if isinstance(entry.config, Sm90WsConfig):
         return tma_reads(problem) or _pays_for_copies(there, problem)
-    return alike and there.alignment_bytes <= problem.alignment_bytes
+    if entry.config is None or isinstance(entry.config, Sm80MmaConfig):
+        alike = alike and tma_stores(there) == tma_stores(problem)
+    return alike and (entry.config is None or there.alignment_bytes <= problem.alignment_bytes)
 
 
 def _pays_for_copies(there: Problem, problem: Problem) -> bool:
