@@ -295,7 +295,15 @@ RULES: tuple[Rule, ...] = (
         _runs_along_n,
         lambda c, p, a: f"A stays where a persistent CTA's tiles run along N (raster m group 1); this is {c.name}",
     ),
-    # By size.
+    # By size: first what looks at few configurations, or leaves few.
+    Rule(
+        "narrow_depth",
+        ("tile_k",),
+        lambda c, p, a: (c.tile_k >= WHOLE_ROW) | (p.k <= NARROW_K),
+        lambda c, p, a: f"tile_k {c.tile_k} is for k up to {NARROW_K}: {p.k} has as many barriers as it needs with 64",
+        by_size=True,
+    ),
+    tile_k_padding(WHOLE_ROW),
     Rule(
         "resident_depth",
         ("tile_k", "resident_a"),
@@ -307,30 +315,21 @@ RULES: tuple[Rule, ...] = (
         by_size=True,
     ),
     Rule(
-        "shifted_rows",
-        ("epilogue",),
-        lambda c, p, a: np.not_equal(c.epilogue, "shifted") | (not tma_stores(p)),
-        lambda c, p, a: f"rows of C begin on {geo.TMA_ROW_BYTES} bytes where n % 8 == 0, and none is shifted; n = {p.n}",
-        by_size=True,
-    ),
-    Rule(
         "store_box",
         ("epilogue",),
         _stores_boxes,
         lambda c, p, a: f"a TMA store needs rows of C on {geo.TMA_ROW_BYTES} bytes, so n % 8 == 0; n = {p.n}",
         by_size=True,
     ),
-    tile_k_padding(WHOLE_ROW),
     Rule(
-        "narrow_depth",
-        ("tile_k",),
-        lambda c, p, a: (c.tile_k >= WHOLE_ROW) | (p.k <= NARROW_K),
-        lambda c, p, a: f"tile_k {c.tile_k} is for k up to {NARROW_K}: {p.k} has as many barriers as it needs with 64",
+        "shifted_rows",
+        ("epilogue",),
+        lambda c, p, a: np.not_equal(c.epilogue, "shifted") | (not tma_stores(p)),
+        lambda c, p, a: f"rows of C begin on {geo.TMA_ROW_BYTES} bytes where n % 8 == 0, and none is shifted; n = {p.n}",
         by_size=True,
     ),
     split_k_depth(),
-    *SPLITTING_BY_SIZE,
-    Rule("size", (*TILING, "tile_k", "split_k"), _addressable, _addressable_reason, by_size=True),
+    *raster_rules(lambda c, p: (tiles_m(c, p), tiles_n(c, p)), TILING, "cluster tiles"),
     Rule(
         "stages_depth",
         (*TILING, "tile_k", "split_k", "split_via", "stages", "ctas_per_sm", "persistent"),
@@ -340,6 +339,15 @@ RULES: tuple[Rule, ...] = (
         ),
         by_size=True,
     ),
+    *SPLITTING_BY_SIZE,
+    Rule(
+        "persistent_single_wave",
+        (*TILING, "split_k", "split_via", "ctas_per_sm", "persistent"),
+        _persistence_matters,
+        _persistence_matters_reason,
+        by_size=True,
+    ),
+    Rule("size", (*TILING, "tile_k", "split_k"), _addressable, _addressable_reason, by_size=True),
     Rule(
         "prefetch_depth",
         ("tile_k", "split_k", "l2_prefetch"),
@@ -351,12 +359,4 @@ RULES: tuple[Rule, ...] = (
         by_size=True,
     ),
     PADDED_PREFETCH,
-    *raster_rules(lambda c, p: (tiles_m(c, p), tiles_n(c, p)), TILING, "cluster tiles"),
-    Rule(
-        "persistent_single_wave",
-        (*TILING, "split_k", "split_via", "ctas_per_sm", "persistent"),
-        _persistence_matters,
-        _persistence_matters_reason,
-        by_size=True,
-    ),
 )
