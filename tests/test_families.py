@@ -405,6 +405,10 @@ def test_kernels_that_cannot_copy_serve_rows_that_tma_cannot_read_if_measured_on
     assert found.evidence == "transferred"
     wide = table.best(200, 304, 400)
     assert wide is not None and wide.mnk == "128_512_512"
+    assert table.best(200, 301, 402) is not None
+    aligned = KernelTable(table.header, [mma_entry("200_304_401", narrow)])
+    assert aligned.best(200, 300, 401) is None, "it stored the rows of C by 16 bytes"
+    assert aligned.best(210, 304, 401) is not None
     assert table.best(2000, 2000, 2001) is None
     reason = "no measured shape whose choice holds for rows that TMA cannot read is within 4x"
     assert reason in table.explain(2000, 2000, 2001)

@@ -59,7 +59,7 @@ def standing_of(board: Board) -> list[Judged]:
 
 
 def test_rows_are_told_apart_by_what_tma_and_the_sectors_make_of_them() -> None:
-    kinds = {"64_64_80": script.WHOLE, "65_63_88": script.OFF, "64_64_84": script.UNREAD, "64_64_81": script.UNREAD}
+    kinds = {"64_64_80": script.WHOLE, "65_64_88": script.OFF, "65_63_88": script.UNSTORED, "64_64_84": script.UNREAD, "64_64_81": script.UNREAD}
     assert {mnk: script.kind_of(Problem.parse(mnk)) for mnk in kinds} == kinds
     assert script.kind_of(Problem(64, 72, 80, layout="nn")) == script.OFF
     assert script.kind_of(Problem(64, 65, 80, layout="nn")) == script.UNREAD
@@ -110,7 +110,7 @@ def test_the_page_is_what_the_script_makes_of_the_finals_that_ship(tmp_path: Pat
 
 def test_the_page_shows_every_loss(board: Board) -> None:
     standing = board.standing()
-    assert standing is not None and len(standing.shapes) == len(board.finals) == 119 and not board.unserved
+    assert standing is not None and len(standing.shapes) == len(board.finals) == 143 and not board.unserved
     lost = {shape.problem.mnk: shape.ratio for shape in standing.losses}
     (said,) = [line for line in PAGE.splitlines() if line.startswith("Lost to cuBLASLt-AutoTuning")]
     assert said.endswith(": " + ", ".join(f"{mnk} {ratio:.3f}" for mnk, ratio in lost.items()) + ".")
@@ -120,15 +120,18 @@ def test_the_page_shows_every_loss(board: Board) -> None:
 
 def test_the_page_says_which_shapes_were_chosen_how(board: Board) -> None:
     problems = {final.problem for final in board.finals}
-    drawn, served = (set(load_shapes(name).problems()) for name in (script.DRAWN, script.SERVED))
-    assert drawn | served <= problems and not drawn & served and not problems & set(load_shapes("grid").problems())
-    kinds = Counter(map(script.kind_of, problems - served))
+    names = (script.DRAWN, script.SERVED, script.SERVED_ODD)
+    drawn, served, odd = (set(load_shapes(name).problems()) for name in names)
+    assert drawn | served | odd <= problems and len(drawn | served | odd) == len(drawn) + len(served) + len(odd)
+    assert not problems & set(load_shapes("grid").problems())
+    kinds = Counter(map(script.kind_of, problems - served - odd))
     by_chance = Counter(map(script.kind_of, drawn))
-    assert by_chance == {script.WHOLE: kinds[script.WHOLE], script.OFF: 9, script.UNREAD: 18}
-    assert kinds[script.WHOLE] == 24 and len(served) == 18
-    assert f"Of those off sectors {kinds[script.OFF] - 9} were not drawn: " in PAGE
-    odd = {problem for problem in problems if script.kind_of(problem) == script.UNREAD}
-    assert len(odd - drawn) == 24 and len(odd & set(load_shapes("sm80_odd").problems())) == 13
+    assert by_chance == {script.WHOLE: kinds[script.WHOLE], script.OFF: 7, script.UNSTORED: 2, script.UNREAD: 18}
+    assert kinds[script.WHOLE] == 24 and len(served) == 18 and "24 of whole sectors, seven off them, two whose C" in PAGE
+    assert Counter(map(script.kind_of, odd)) == {script.UNSTORED: 14, script.UNREAD: 10}
+    assert f"Of those off sectors {kinds[script.OFF] - 7} were not drawn: " in PAGE
+    unread = {problem for problem in problems - odd if script.kind_of(problem) == script.UNREAD}
+    assert len(unread - drawn) == 24 and len(unread & set(load_shapes("sm80_odd").problems())) == 13
 
 
 def test_what_a_kernel_was_chosen_by_stands_in_no_table(board: Board) -> None:
@@ -137,7 +140,8 @@ def test_what_a_kernel_was_chosen_by_stands_in_no_table(board: Board) -> None:
     assert {entry.evidence for entry in entries.values() if entry is not None} == {"final"} and all(entries.values())
     selections = sorted((data_dir() / "searched").glob("*_selections_fp32_tn.parquet"))
     chosen_from = {row.problem for path in selections for row in read_records(path).measurements}
-    assert chosen_from == set(entries) - set(load_shapes(script.SERVED).problems())
+    served, odd = (set(load_shapes(name).problems()) for name in (script.SERVED, script.SERVED_ODD))
+    assert chosen_from - served == set(entries) - served - odd and len(chosen_from & served) == 2
 
 
 def test_other_pages_say_what_the_finals_say(board: Board) -> None:

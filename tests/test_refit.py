@@ -188,7 +188,10 @@ def test_where_tma_cannot_store_the_rows_of_c_registers_do() -> None:
     assert found is not None and (found.epilogue, found.store_hint) == ("shifted", "normal")
     assert (found.tile_m, found.tile_n, found.schedule) == (WAVES.tile_m, WAVES.tile_n, WAVES.schedule)
     assert moved(hinted, "8192_8192_1024", "8191_8192_1024").epilogue == "tma"
-    assert moved(found, "8192_8191_1024", "8192_8192_1024").epilogue == "direct", "no row is shifted there"
+    assert moved(found, "8192_8191_1024", "8192_8192_1024").epilogue == "tma", "no row is shifted there"
+    light = replace(SPLIT, split_k=1, epilogue="shifted")
+    assert moved(light, "512_511_512", "512_512_512").epilogue == "direct"
+    assert moved(replace(light, tile_n=88), "512_511_512", "512_512_512").epilogue == "tma"
 
 
 def test_swapped_operands_are_turned_where_tma_cannot_store_the_rows_of_c() -> None:
@@ -200,6 +203,22 @@ def test_swapped_operands_are_turned_where_tma_cannot_store_the_rows_of_c() -> N
     assert flat is not None and (flat.tile_m, flat.swap_ab, flat.epilogue) == (16, True, "direct"), "C has 16 rows"
     split = moved(replace(SPLIT, swap_ab=True), "64_4096_4096", "64_4095_4096")
     assert split is not None and (split.swap_ab, split.epilogue) == (True, "direct"), "sums are stored in pairs"
+
+
+def test_a_swapped_kernel_serves_as_it_is_where_it_cannot_be_turned() -> None:
+    row_major = replace(WAVES, cluster_m=1, swap_ab=True, tile_m=152, tile_n=128, stages=5, schedule="pingpong")
+    source, odd = Problem(8192, 2048, 6000, layout="nn"), Problem(8192, 2044, 6000, layout="nn")
+    space = SPACES["sm90_ws"]
+    assert not space.explain(row_major, source)
+    kept = refit(row_major, source, odd, space)
+    assert kept is not None and (kept.tile_m, kept.tile_n, kept.swap_ab) == (152, 128, True), "B comes in boxes of 16"
+    assert not space.explain(kept, odd)
+
+
+def test_a_split_that_goes_leaves_a_kernel_that_is_stored_whole() -> None:
+    split = replace(SPLIT, swap_ab=True)
+    whole = moved(split, "128_512_8192", "2048_2047_8192")
+    assert whole is not None and (whole.split_k, whole.swap_ab, whole.epilogue) == (1, False, "shifted")
 
 
 def test_what_was_chosen_on_a_shape_stays_as_it_is_there() -> None:

@@ -4,6 +4,7 @@ import dataclasses
 import json
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 from fabricated_finals import CONFIG, final_rows
 from fabricated_recording import FINGERPRINT
@@ -18,6 +19,7 @@ from cudal2.records.recording import read_records
 from cudal2.report.summary import load_finals
 from cudal2.runtime.kernels import DeviceKernels
 from cudal2.settings import load_guards
+from cudal2.space.space import SearchSpace
 from cudal2.table import KernelTable
 from cudal2.table.files import table_files
 from cudal2.table.guards import guard
@@ -196,3 +198,19 @@ def test_the_readme_says_what_serves_where_a_library_won_a_final():
     ours = [one.torch_us / one.median_us - 1.0 for one in won if one.config is not None]
     said = f"({len(ours)} of the {len(won)} that a library won, by {100 * min(ours):.0f} to {100 * max(ours):.0f} %)"
     assert said in readme and {one.baseline for one in won} == {"cublaslt_auto", "torch"}
+
+
+@pytest.mark.parametrize("path", table_files(data_dir() / "tables"), ids=lambda path: path.stem)
+def test_what_serves_an_n_that_8_does_not_divide_is_legal_there(path):
+    """Whatever was measured near, whichever way its operands lie."""
+    table, rng = KernelTable.load(path), np.random.default_rng(7)
+    spaces, served = {}, 0
+    for _ in range(40):
+        m, n, k = (int(size) for size in np.exp(rng.uniform(np.log(8), np.log(16384), 3)))
+        problem = table.header.problem(m, n if n % 8 else n + int(rng.integers(1, 8)), k)
+        found = table.best(problem.m, problem.n, problem.k)
+        if found is not None and found.config is not None:
+            space = spaces.setdefault(found.config.family, SearchSpace(family=found.config.family))
+            assert not space.explain(found.config, problem), f"{found.config.name} on {problem.mnk}"
+            served += 1
+    assert served >= 1 or len(table.entries) < 10

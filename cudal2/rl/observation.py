@@ -18,7 +18,7 @@ index   meaning
         filled share of the last wave; share of SMs used by the first wave
 29-51   the analytic model's best legal configuration: one-hots of tile_m (64, 128, 192, 256), tile_n (32, 64, 96, 128,
         160, 192, 224, 256) and consumers (1, 2, 3), then tile_k / 128, 1 for ping-pong, cluster_m - 1, cluster_n - 1,
-        log2(split_k) / 4, stages / 12, 1 for the direct epilogue, (ctas_per_sm - 1) / 3
+        log2(split_k) / 4, stages / 12, 1 for stores from registers, (ctas_per_sm - 1) / 3
 52-74   the mean of the same over the model's sixteen best
 75-82   hardware, constant on one device: SMs / 132, shared memory per SM / 228 KiB, L2 / 60 MiB, device memory /
         4.8 TB/s, tensor peak / 1 PFLOP/s, L2 rate / 12 TB/s, launch / 2.2 us, compute capability / 10
@@ -104,7 +104,7 @@ def _encoded(columns: dict[str, NDArray[Any]]) -> NDArray[np.float64]:
         columns["cluster_n"] - 1.0,
         np.log2(columns["split_k"]) / 4.0,
         columns["stages"] / 12.0,
-        columns["epilogue"] == "direct",
+        columns["epilogue"] != "tma",
         (columns["ctas_per_sm"] - 1.0) / 3.0,
     )
     return np.concatenate([*one_hots, np.stack(scalars, axis=1)], axis=1).astype(np.float64)

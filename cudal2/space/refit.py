@@ -64,7 +64,9 @@ def suited(config: KernelConfig, problem: Problem) -> KernelConfig:
             epilogue: Epilogue = "direct" if config.swap_ab or config.split_k > 1 else "shifted"
             config = replace(config, epilogue=epilogue, store_hint="normal", store_buffers=STORE_BUFFERS)
         elif config.epilogue == "shifted":
-            config = replace(config, epilogue="direct")
+            # Direct stores are of 16 bytes, and as fast, for light kernels whose columns 16 divides.
+            light = config.consumers == 1 and config.tile_n % 16 == 0
+            config = replace(config, epilogue="direct" if light else "tma")
         padded = not tma_reads(problem)
         return replace(config, padded=padded, l2_prefetch=0 if padded else config.l2_prefetch)
     return config
@@ -99,6 +101,12 @@ def unswapped(config: KernelConfig, problem: Problem) -> KernelConfig:
     if not isinstance(config, Sm90WsConfig) or tma_stores(problem) or not config.swap_ab:
         return config
     return _turned(config) if config.split_k == 1 and problem.m >= config.tile_n else config
+
+
+def bases(config: KernelConfig, source: Problem, problem: Problem, space: SearchSpace) -> list[KernelConfig]:
+    """What is refitted, most promising first: the configuration, before it the same :func:`unswapped` if that differs."""
+    turned = unswapped(with_split(config, resplit(config, source, problem, space)[0]), problem)
+    return [config] if getattr(turned, "swap_ab", False) == getattr(config, "swap_ab", False) else [turned, config]
 
 
 def log_waste(config: KernelConfig, problem: Problem, arch: Arch) -> float:
@@ -145,14 +153,14 @@ def _kernels(config: KernelConfig, source: Problem, problem: Problem, space: Sea
     deeper = (replace(config, stages=depth) for depth in axes["stages"] if depth > config.stages)
     full = not space.explain(config, source) and all(space.explain(ring, source) for ring in deeper)
     depths = [depth for depth in axes["stages"] if full or depth <= config.stages]
-    config = unswapped(config, problem)
-    forms = [config, with_axes(config, stream_k=False)] if getattr(config, "stream_k", False) else [config]
+    forms = []
+    for base in bases(config, source, problem, space):
+        forms += [base, with_axes(base, stream_k=False)] if getattr(base, "stream_k", False) else [base]
     tiles = dict.fromkeys(tile for form in forms for tile in (retiled(form, source, problem, space), form))
     for tile in (kept for either in tiles for kept in _keeping(either, problem, space)):
         for split in resplit(tile, source, problem, space):
             for depth in sorted(depths, reverse=True):
-                changed = {"stages": depth, **({"split_k": split} if "split_k" in axes else {})}
-                yield _promoted(with_axes(suited(tile, problem), **changed), source, problem)
+                yield _promoted(suited(with_axes(with_split(tile, split), stages=depth), problem), source, problem)
 
 
 def _promoted(config: KernelConfig, source: Problem, problem: Problem) -> KernelConfig:
@@ -203,6 +211,11 @@ def _launched(config: KernelConfig, source: Problem, problem: Problem, space: Se
 def with_axes(config: KernelConfig, **values: Any) -> KernelConfig:
     """With other values of axes, which not every family has."""
     return replace(config, **values)
+
+
+def with_split(config: KernelConfig, split: int) -> KernelConfig:
+    """With another split of K, for families that have one."""
+    return with_axes(config, split_k=split) if hasattr(config, "split_k") else config
 
 
 def _ctas(config: KernelConfig, problem: Problem) -> int:

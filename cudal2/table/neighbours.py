@@ -9,7 +9,7 @@ from dataclasses import replace
 from cudal2.problem import Problem
 from cudal2.space.config import KernelConfig, Sm80MmaConfig, Sm90WsConfig
 from cudal2.space.estimate import estimate_us
-from cudal2.space.refit import RETILE_COST, log_waste, off_sectors, refit, resplit, retiled, suited, with_axes
+from cudal2.space.refit import RETILE_COST, bases, log_waste, off_sectors, refit, resplit, retiled, suited, with_split
 from cudal2.space.shared_rules import tma_reads, tma_stores
 from cudal2.space.space import SearchSpace
 from cudal2.table.entry import Entry, Header
@@ -85,7 +85,8 @@ def neighbours(
 
 def passed_over(entry: Entry, config: KernelConfig, problem: Problem, space: SearchSpace) -> str:
     """In words, why an entry's kernel cannot serve a shape."""
-    return f"{entry.mnk} passed over: {space.explain(suited(config, problem), problem)[0]}"
+    reasons = space.explain(suited(config, problem), problem)
+    return f"{entry.mnk} passed over: {reasons[0] if reasons else 'nothing like it is legal'}"
 
 
 def _serves(entry: Entry, there: Problem, problem: Problem) -> bool:
@@ -98,9 +99,11 @@ def _serves(entry: Entry, there: Problem, problem: Problem) -> bool:
     alike = tma_reads(there) == tma_reads(problem)
     if isinstance(entry.config, Sm90WsConfig):
         return tma_reads(problem) or _pays_for_copies(there, problem)
-    if entry.config is None or isinstance(entry.config, Sm80MmaConfig):
-        alike = alike and tma_stores(there) == tma_stores(problem)
-    return alike and (entry.config is None or there.alignment_bytes <= problem.alignment_bytes)
+    if entry.config is None:
+        return alike and tma_stores(there) == tma_stores(problem)
+    if isinstance(entry.config, Sm80MmaConfig) and tma_stores(there) and not tma_stores(problem):
+        return False
+    return alike and there.alignment_bytes <= problem.alignment_bytes
 
 
 def _pays_for_copies(there: Problem, problem: Problem) -> bool:
@@ -134,8 +137,8 @@ def _sizes(problem: Problem) -> tuple[int, int, int]:
 
 def _moved(config: KernelConfig, source: Problem, problem: Problem, space: SearchSpace) -> KernelConfig:
     """Much like what refitting makes of it, in a fraction of the time."""
-    tile = suited(retiled(config, source, problem, space), problem)
-    return with_axes(tile, split_k=resplit(tile, source, problem, space)[0]) if hasattr(tile, "split_k") else tile
+    tile = retiled(bases(config, source, problem, space)[0], source, problem, space)
+    return suited(with_split(tile, resplit(tile, source, problem, space)[0]), problem)
 
 
 def _cost(source: Problem, config: KernelConfig, moved: KernelConfig, problem: Problem, space: SearchSpace) -> float:

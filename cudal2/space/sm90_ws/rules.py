@@ -32,7 +32,8 @@ from cudal2.space.sm90_ws.splitting import SPLITTING, SPLITTING_BY_SIZE
 from cudal2.space.sm90_ws.tiling import TILING, cluster_ctas, cluster_split, clusters, ctas, tiles_m, tiles_n, wave
 
 #: Registers a consumer thread needs beside its accumulators: addresses, descriptors, barrier phases. Measured over
-#: 1,200 compiles (NVRTC 13.0): with 32 to spare up to 17 words spill (split-K 2), with 31 393, with less none compiles.
+#: 1,200 compiles (NVRTC 13.0): with 32 to spare up to 17 words spill (split-K 2; copies and four CTAs per SM: up to 46),
+#: with 31 393, with less none compiles.
 WORKING_REGISTERS = 32
 #: Direct stores of 128 rows keep more addresses: with 40 to spare 256x192 fp32 spills 1316 bytes, 128x256 fp16 2432.
 DIRECT_WORKING_REGISTERS = 48
@@ -252,13 +253,13 @@ RULES: tuple[Rule, ...] = (
         "store_hint",
         ("epilogue", "store_hint"),
         lambda c, p, a: np.equal(c.store_hint, "normal") | np.equal(c.epilogue, "tma"),
-        lambda c, p, a: "evict-first stores go by TMA; the epilogue is direct",
+        lambda c, p, a: f"evict-first stores go by TMA; the epilogue is {c.epilogue}",
     ),
     Rule(
         "store_buffers",
         ("epilogue", "store_buffers"),
         lambda c, p, a: np.equal(c.store_buffers, STORE_BUFFERS) | np.equal(c.epilogue, "tma"),
-        lambda c, p, a: f"{c.store_buffers} buffers are for boxes that go by TMA; the epilogue is direct",
+        lambda c, p, a: f"{c.store_buffers} buffers are for boxes that go by TMA; the epilogue is {c.epilogue}",
     ),
     Rule(
         "resident_k",
