@@ -59,7 +59,13 @@ def standing_of(board: Board) -> list[Judged]:
 
 
 def test_rows_are_told_apart_by_what_tma_and_the_sectors_make_of_them() -> None:
-    kinds = {"64_64_80": script.WHOLE, "65_64_88": script.OFF, "65_63_88": script.UNSTORED, "64_64_84": script.UNREAD, "64_64_81": script.UNREAD}
+    kinds = {
+        "64_64_80": script.WHOLE,
+        "65_64_88": script.OFF,
+        "65_63_88": script.UNSTORED,
+        "64_64_84": script.UNREAD,
+        "64_64_81": script.UNREAD,
+    }
     assert {mnk: script.kind_of(Problem.parse(mnk)) for mnk in kinds} == kinds
     assert script.kind_of(Problem(64, 72, 80, layout="nn")) == script.OFF
     assert script.kind_of(Problem(64, 65, 80, layout="nn")) == script.UNREAD
@@ -127,7 +133,9 @@ def test_the_page_says_which_shapes_were_chosen_how(board: Board) -> None:
     kinds = Counter(map(script.kind_of, problems - served - odd))
     by_chance = Counter(map(script.kind_of, drawn))
     assert by_chance == {script.WHOLE: kinds[script.WHOLE], script.OFF: 7, script.UNSTORED: 2, script.UNREAD: 18}
-    assert kinds[script.WHOLE] == 24 and len(served) == 18 and "24 of whole sectors, seven off them, two whose C" in PAGE
+    assert (
+        kinds[script.WHOLE] == 24 and len(served) == 18 and "24 of whole sectors, seven off them, two whose C" in PAGE
+    )
     assert Counter(map(script.kind_of, odd)) == {script.UNSTORED: 14, script.UNREAD: 10}
     assert f"Of those off sectors {kinds[script.OFF] - 7} were not drawn: " in PAGE
     unread = {problem for problem in problems - odd if script.kind_of(problem) == script.UNREAD}

@@ -223,7 +223,10 @@ def test_a_split_that_goes_leaves_a_kernel_that_is_stored_whole() -> None:
 
 def test_what_was_chosen_on_a_shape_stays_as_it_is_there() -> None:
     odd = Problem(8192, 8191, 1024)
-    for config in (replace(WAVES, epilogue="direct"), replace(WAVES, swap_ab=True, tile_m=176, tile_n=128, epilogue="direct")):
+    for config in (
+        replace(WAVES, epilogue="direct"),
+        replace(WAVES, swap_ab=True, tile_m=176, tile_n=128, epilogue="direct"),
+    ):
         assert not SPACES["sm90_ws"].explain(config, odd)
         assert refit(config, odd, odd, SPACES["sm90_ws"]) == config
 

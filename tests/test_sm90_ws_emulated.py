@@ -273,7 +273,8 @@ FAULTS = {
         replace(SWAPPED_FAULTS, store_buffers=3), "tn", "epilogue.cuh",
         "(turn + 1) % G::kStoreBuffers", "turn ^ 1", "wrong"),
     "boxes of columns that leave the tile": (
-        ODD_FAULTS, "tn", "ws_store.cuh", "kLast = G::kTileN - G::kStoreColumns", "kLast = G::kTileN - G::kStoreColumns - 8", "wrong"),
+        ODD_FAULTS, "tn", "ws_store.cuh",
+        "kLast = G::kTileN - G::kStoreColumns", "kLast = G::kTileN - G::kStoreColumns - 8", "wrong"),
     "the transpose stored as it is": (
         SWAPPED_FAULTS, "tn", "epilogue_swapped.cuh", "    stmatrix_trans_x4(", "    stmatrix_x4(", "wrong"),
     "a box swizzled by other rows": (

@@ -90,7 +90,7 @@ SM90_WS_AXES: tuple[Axis, ...] = (
         "epilogue",
         ("tma", "direct", "shifted"),
         True,
-        "stmatrix and TMA store, or predicated stores from registers, or those by 16 bytes to rows that TMA cannot store",
+        "stmatrix and TMA store, or stores from registers, or those by 16 bytes to rows that TMA cannot store",
     ),
     Axis("store_hint", ("normal", "evict_first"), True, "whether L2 gives up first what TMA stores"),
     Axis("store_buffers", (2, 3, 4), True, "boxes in shared memory that a warp group's TMA stores go through"),

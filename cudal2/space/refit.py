@@ -93,7 +93,7 @@ def _turned(config: Sm90WsConfig) -> Sm90WsConfig:
 
 
 def unswapped(config: KernelConfig, problem: Problem) -> KernelConfig:
-    """The same tile the other way round where TMA cannot store the rows of C: swapped operands have its columns in a warp.
+    """The same tile turned where TMA cannot store the rows of C, of which swapped operands have 32 bytes in a warp.
 
     Stored by 16 bytes the same product takes half to nine tenths of the time (H200, 2026-11-30: 8192_8191_1024 0.60,
     4095_4095_1023 0.68, 3128_3092_996 0.92). Not where C has fewer rows than the tile would, nor where sums of K meet.
@@ -104,7 +104,7 @@ def unswapped(config: KernelConfig, problem: Problem) -> KernelConfig:
 
 
 def bases(config: KernelConfig, source: Problem, problem: Problem, space: SearchSpace) -> list[KernelConfig]:
-    """What is refitted, most promising first: the configuration, before it the same :func:`unswapped` if that differs."""
+    """What is refitted, best first: the configuration, and before it the same :func:`unswapped` if that differs."""
     turned = unswapped(with_split(config, resplit(config, source, problem, space)[0]), problem)
     return [config] if getattr(turned, "swap_ab", False) == getattr(config, "swap_ab", False) else [turned, config]
 

@@ -32,7 +32,7 @@ from cudal2.space.sm90_ws.splitting import SPLITTING, SPLITTING_BY_SIZE
 from cudal2.space.sm90_ws.tiling import TILING, cluster_ctas, cluster_split, clusters, ctas, tiles_m, tiles_n, wave
 
 #: Registers a consumer thread needs beside its accumulators: addresses, descriptors, barrier phases. Measured over
-#: 1,200 compiles (NVRTC 13.0): with 32 to spare up to 17 words spill (split-K 2; copies and four CTAs per SM: up to 46),
+#: 1,200 compiles (NVRTC 13.0): with 32 to spare up to 17 words spill (split-K 2; with copies and four CTAs per SM 46),
 #: with 31 393, with less none compiles.
 WORKING_REGISTERS = 32
 #: Direct stores of 128 rows keep more addresses: with 40 to spare 256x192 fp32 spills 1316 bytes, 128x256 fp16 2432.
@@ -233,7 +233,7 @@ RULES: tuple[Rule, ...] = (
             f"fewer than {c.ctas_per_sm} CTAs per SM"
         ),
     ),
-    # Those of few axes before those of shared memory, which depends on most: they forbid what those would have to look at.
+    # Before those of shared memory, which depends on most axes: these forbid what they would have to look at.
     Rule(
         "pingpong_persistent",
         ("schedule", "persistent"),
@@ -247,7 +247,9 @@ RULES: tuple[Rule, ...] = (
         "shifted",
         ("epilogue", "swap_ab"),
         lambda c, p, a: np.not_equal(c.epilogue, "shifted") | np.equal(c.swap_ab, False),
-        lambda c, p, a: "shifted stores have rows of C in a warp, swapped operands its columns: the direct epilogue does those",
+        lambda c, p, a: (
+            "shifted stores have rows of C in a warp, swapped operands its columns: the direct epilogue does those"
+        ),
     ),
     Rule(
         "store_hint",
@@ -326,7 +328,9 @@ RULES: tuple[Rule, ...] = (
         "shifted_rows",
         ("epilogue",),
         lambda c, p, a: np.not_equal(c.epilogue, "shifted") | (not tma_stores(p)),
-        lambda c, p, a: f"rows of C begin on {geo.TMA_ROW_BYTES} bytes where n % 8 == 0, and none is shifted; n = {p.n}",
+        lambda c, p, a: (
+            f"rows of C begin on {geo.TMA_ROW_BYTES} bytes where n % 8 == 0, and none is shifted; n = {p.n}"
+        ),
         by_size=True,
     ),
     split_k_depth(),
