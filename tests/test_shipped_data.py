@@ -204,8 +204,10 @@ def test_every_value_of_every_axis_was_under_every_tool_and_every_case_ran() -> 
             narrow = {
                 axis.name for axis in FAMILIES[family].axes if len({getattr(one, axis.name) for one in configs}) == 1
             }
-            assert narrow == set(), (family, tool)
+            assert narrow == ({"store_buffers"} if family == "sm90_ws" else set()), (family, tool)
     assert all(case["ran"] for case in cases)
+    page = " ".join((data_dir().parents[1] / "kernels" / "README.md").read_text().split())
+    assert "`store_buffers` and sides in steps of 8" in page and "What these add has not been under the tool" in page
 
 
 def test_the_readme_says_how_many_choices_never_met_the_library() -> None:
