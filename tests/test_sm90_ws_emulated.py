@@ -272,9 +272,9 @@ FAULTS = {
     "three buffers taken for two": (
         replace(SWAPPED_FAULTS, store_buffers=3), "tn", "epilogue.cuh",
         "(turn + 1) % G::kStoreBuffers", "turn ^ 1", "wrong"),
-    "boxes of columns that leave the tile": (
+    "a last box that begins too early": (
         ODD_FAULTS, "tn", "ws_store.cuh",
-        "kLast = G::kTileN - G::kStoreColumns", "kLast = G::kTileN - G::kStoreColumns - 8", "wrong"),
+        "box * G::kStoreColumns : kLast;", "box * G::kStoreColumns : kLast - 8;", "wrong"),
     "the transpose stored as it is": (
         SWAPPED_FAULTS, "tn", "epilogue_swapped.cuh", "    stmatrix_trans_x4(", "    stmatrix_x4(", "wrong"),
     "a box swizzled by other rows": (
