@@ -259,9 +259,14 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         "store_buffers",
-        ("epilogue", "store_buffers"),
-        lambda c, p, a: np.equal(c.store_buffers, STORE_BUFFERS) | np.equal(c.epilogue, "tma"),
-        lambda c, p, a: f"{c.store_buffers} buffers are for boxes that go by TMA; the epilogue is {c.epilogue}",
+        ("tile_k", "epilogue", "store_buffers"),
+        lambda c, p, a: (
+            np.equal(c.store_buffers, STORE_BUFFERS) | (np.equal(c.epilogue, "tma") & (c.tile_k >= WHOLE_ROW))
+        ),
+        lambda c, p, a: (
+            f"{c.store_buffers} buffers are for boxes that go by TMA, of K tiles of {WHOLE_ROW} or more; "
+            f"the epilogue is {c.epilogue}, the K tile {c.tile_k}"
+        ),
     ),
     Rule(
         "resident_k",
