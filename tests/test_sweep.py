@@ -50,6 +50,7 @@ def test_a_sweep_measures_every_legal_configuration_once(space: SearchSpace) -> 
     assert len(runner.asked) == len(set(runner.asked)) == sum(space.legal_count(problem) for problem in PROBLEMS)
 
 
+@pytest.mark.timeout(400)  # it timed out at 120 s on two busy cores
 def test_a_stopped_sweep_picks_up_where_it_stopped(space: SearchSpace) -> None:
     whole = pending(space, PROBLEMS[1], set(), seed=3)
     rows = [CountingRunner.measure(PROBLEMS[1], config) for config in whole[:100]]
