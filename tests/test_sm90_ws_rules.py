@@ -13,6 +13,7 @@ from cudal2.problem import Problem
 from cudal2.space.config import Sm90WsConfig
 from cudal2.space.sm90_ws import geometry
 from cudal2.space.sm90_ws.rules import RULES, register_cap
+from cudal2.space.sm90_ws.tiling import cluster_ctas
 from cudal2.space.space import SearchSpace
 
 BASE = Sm90WsConfig(128, 128, 64, 4, "coop", 2, 1, 1, 1, "tma", 1, "m", 1, False)
@@ -247,6 +248,12 @@ def test_legal_configurations_keep_the_hardware_limits() -> None:
             assert geometry.consumer_rows(config) in (64, 128)
             assert geometry.cluster_size(config) <= 16
             assert 0 < geometry.grid_ctas(config, problem.m, problem.n, SM90.sm_count) < 2**31
+
+
+def test_clusters_are_as_large_as_geometry_says() -> None:
+    splits = [replace(BASE, split_k=split_k, split_via=via) for split_k in (1, 2, 8) for via in ("cluster", "workspace")]
+    for config in splits:
+        assert int(cluster_ctas(config)) == geometry.cluster_size(config), config
 
 
 def test_fp16_accumulators_take_half_the_registers() -> None:

@@ -68,7 +68,8 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.list:
         return _list(arguments, space, problem)
     removed = space.removed_by_rule(problem)
-    total, legal = space.total, space.legal_count(problem)
+    total = space.total
+    legal = total - sum(removed.values())
     if arguments.json:
         print_json(
             {

@@ -76,6 +76,8 @@ class SearchSpace:
         self.axes = narrowed_axes(self.family.axes, self.settings.axes)
         limits = (limit_rule(self.family.axes, limit, self.settings.name) for limit in self.settings.limits)
         self.rules = (*self.family.rules, *limits)
+        kept = _kept(self.rules)
+        self._kept_rules, self._later_rules = kept, [rule for rule in self.rules if rule not in kept]
         self._position = {axis.name: at for at, axis in enumerate(self.axes)}
         # Text as objects, which compare with plain text element by element.
         self._values = [
@@ -106,7 +108,7 @@ class SearchSpace:
     def legal_flat(self, problem: Problem) -> Flats:
         """Flat indices of the legal configurations, ascending; read-only and kept."""
         if problem not in self._legal:
-            legal = self._ascending(self._narrowed(self._possible(problem), problem, by_size=True))
+            legal = self._ascending(self._narrowed(self._possible(problem), self._later_rules, problem))
             # numpy's permutation shuffles an empty array in place, and so refuses a read-only one.
             legal.setflags(write=not legal.size)
             self._legal[problem] = legal
@@ -117,7 +119,8 @@ class SearchSpace:
 
     def possible_flat(self, problem: Problem) -> Flats:
         """Flat indices of what only the rules on m, n and k can forbid, ascending: a superset of the legal."""
-        return self._ascending(self._possible(problem))
+        size_free = [rule for rule in self._later_rules if not rule.by_size]
+        return self._ascending(self._narrowed(self._possible(problem), size_free, problem))
 
     def explain(self, config: KernelConfig, problem: Problem, by_size: bool | None = None) -> list[str]:
         """Why a configuration is not legal, one sentence per broken rule; empty if it is.
@@ -261,17 +264,16 @@ class SearchSpace:
         return self.decode([int(at) for at in np.unravel_index(flat, self.dims)])
 
     def _possible(self, problem: Problem) -> _Partial:
-        """What the size-free rules leave, over the axes they read; kept."""
+        """What the rules that are the same for all sizes leave, over the axes they read; kept."""
         key = (problem.acc, problem.layout, problem.dtype)
         if key not in self._size_free:
-            self._size_free[key] = self._narrowed(_NOTHING_CHOSEN, problem, by_size=False)
+            self._size_free[key] = self._narrowed(_NOTHING_CHOSEN, self._kept_rules, problem)
         return self._size_free[key]
 
-    def _narrowed(self, partial: _Partial, problem: Problem, by_size: bool) -> _Partial:
-        """What the rules that depend on the sizes, or those that do not, leave of partial choices."""
-        for rule in self.rules:
-            if rule.by_size == by_size:
-                partial = self._joined(partial, rule, problem)
+    def _narrowed(self, partial: _Partial, rules: Iterable[Rule], problem: Problem) -> _Partial:
+        """What rules leave of partial choices."""
+        for rule in rules:
+            partial = self._joined(partial, rule, problem)
         return partial
 
     def _joined(self, partial: _Partial, rule: Rule, problem: Problem) -> _Partial:
@@ -303,7 +305,10 @@ class SearchSpace:
 
     def _ascending(self, partial: _Partial) -> Flats:
         """All configurations that extend partial choices."""
-        return np.sort(self._extended(partial.flats, self._free(partial)), axis=None)
+        free, last = self._free(partial), max(partial.chosen, default=-1)
+        ahead = np.sort(self._extended(partial.flats, (at for at in free if at < last)), axis=None)
+        # Axes behind all chosen ones keep the order, and are not worth sorting.
+        return self._extended(ahead, (at for at in free if at > last)).reshape(-1)
 
     def _free(self, partial: _Partial) -> list[int]:
         """The axes not chosen yet."""
@@ -320,6 +325,14 @@ class SearchSpace:
         removed = self.removed_by_rule(problem).items()
         causes = ", ".join(f"{name} {count}" for name, count in removed if count and name in by_size)
         return f"{left}; removed by its sizes: {causes}; {self.explain(self.from_flat(int(possible[0])), problem)[0]}"
+
+
+def _kept(rules: Iterable[Rule]) -> list[Rule]:
+    """The rules that do not depend on the sizes, but for the last ones that bring in axes: they would only multiply."""
+    kept = [rule for rule in rules if not rule.by_size]
+    while kept and not set(kept[-1].axes).issubset(name for rule in kept[:-1] for name in rule.axes):
+        kept.pop()
+    return kept
 
 
 def _plain(values_by_axis: Mapping[str, tuple[Any, ...]]) -> dict[str, list[Any]]:

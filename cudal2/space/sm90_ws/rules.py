@@ -297,12 +297,6 @@ RULES: tuple[Rule, ...] = (
     ),
     multicast_slice(", so the bytes a stage waits for never add up"),
     Rule("cluster", ("cluster_m", "cluster_n", "split_k", "split_via"), _forms_cluster, _forms_cluster_reason),
-    Rule(
-        "resident_a",
-        ("resident_a", "raster", "group", "persistent"),
-        _runs_along_n,
-        lambda c, p, a: f"A stays where a persistent CTA's tiles run along N (raster m group 1); this is {c.name}",
-    ),
     # By size: first what looks at few configurations, or leaves few.
     Rule(
         "narrow_depth",
@@ -339,7 +333,6 @@ RULES: tuple[Rule, ...] = (
         by_size=True,
     ),
     split_k_depth(),
-    *raster_rules(lambda c, p: (tiles_m(c, p), tiles_n(c, p)), TILING, "cluster tiles"),
     Rule(
         "stages_depth",
         (*TILING, "tile_k", "split_k", "split_via", "stages", "ctas_per_sm", "persistent"),
@@ -358,6 +351,14 @@ RULES: tuple[Rule, ...] = (
         by_size=True,
     ),
     Rule("size", (*TILING, "tile_k", "split_k"), _addressable, _addressable_reason, by_size=True),
+    # Tile orders are many, and few rules read them: last, when the others have left less to multiply.
+    Rule(
+        "resident_a",
+        ("resident_a", "raster", "group", "persistent"),
+        _runs_along_n,
+        lambda c, p, a: f"A stays where a persistent CTA's tiles run along N (raster m group 1); this is {c.name}",
+    ),
+    *raster_rules(lambda c, p: (tiles_m(c, p), tiles_n(c, p)), TILING, "cluster tiles"),
     Rule(
         "prefetch_depth",
         ("tile_k", "split_k", "l2_prefetch"),

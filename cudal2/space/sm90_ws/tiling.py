@@ -8,14 +8,15 @@ import numpy as np
 
 from cudal2.arch import Arch
 from cudal2.problem import Problem
-from cudal2.space.rule import Choice, ceil_div, lifted
-from cudal2.space.sm90_ws import geometry as geo
+from cudal2.space.rule import Choice, ceil_div
 
 #: The axes that make cluster tiles.
 TILING = ("tile_m", "tile_n", "cluster_m", "cluster_n")
 
-#: Slices of K in a cluster.
-cluster_split = lifted(geo.cluster_split, "split_k", "split_via")
+
+def cluster_split(choice: Choice) -> Any:
+    """Slices of K in a cluster: ``geometry.cluster_split`` without a call for each configuration."""
+    return np.where(np.equal(choice.split_via, "cluster"), choice.split_k, 1)
 
 
 def tiles_m(choice: Choice, problem: Problem) -> Any:
