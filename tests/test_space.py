@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
+from collections.abc import Callable
 from dataclasses import asdict, replace
+from functools import cache
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -19,6 +22,7 @@ from cudal2.space.axes import SM90_WS_AXES, Axis
 from cudal2.space.config import KernelConfig, Sm90WsConfig
 from cudal2.space.families import FAMILIES, SM90_WS
 from cudal2.space.masks import is_in
+from cudal2.space.rule import Rule
 from cudal2.space.sm90_ws import geometry
 from cudal2.space.sm90_ws.rules import RULES
 from cudal2.space.space import SearchSpace
@@ -81,10 +85,29 @@ def test_compile_time_axes_are_those_of_the_build_name(axis: Axis) -> None:
     assert changed.name != config.name
 
 
+@pytest.fixture(scope="module")
+def narrow() -> list[KernelConfig]:
+    """All of it, legal or not, by flat index."""
+    return [NARROW.from_flat(flat) for flat in range(NARROW.total)]
+
+
 @pytest.mark.parametrize("problem", PROBLEMS, ids=str)
-def test_legal_equals_one_by_one_judgement_exhaustively(problem: Problem) -> None:
-    alone = [flat for flat in range(NARROW.total) if NARROW.explain(NARROW.from_flat(flat), problem) == []]
+def test_legal_equals_one_by_one_judgement_exhaustively(problem: Problem, narrow: list[KernelConfig]) -> None:
+    judges = [_judge_of_one(rule, problem) for rule in NARROW.rules]
+    alone = [flat for flat, config in enumerate(narrow) if all(judge(config) for judge in judges)]
     assert NARROW.legal_flat(problem).tolist() == alone
+    explained = {*alone, *range(0, NARROW.total, 97)}
+    assert {flat for flat in explained if NARROW.explain(narrow[flat], problem) == []} == set(alone)
+
+
+def _judge_of_one(rule: Rule, problem: Problem) -> Callable[[KernelConfig], bool]:
+    """What a rule says of one configuration, from the axes that it names alone; the same choice is judged once."""
+
+    @cache
+    def met(*values: object) -> bool:
+        return bool(np.all(rule.allows(SimpleNamespace(**dict(zip(rule.axes, values, strict=True))), problem, SM90)))
+
+    return lambda config: met(*(getattr(config, name) for name in rule.axes))
 
 
 @pytest.mark.parametrize("problem", PROBLEMS, ids=str)
