@@ -5,7 +5,9 @@ from __future__ import annotations
 import ctypes
 import shutil
 import subprocess
+import tempfile
 from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -23,20 +25,41 @@ GUARD = 512
 #: Rules that forbid what is only a worse spelling of another configuration; the kernel must be right all the same.
 HARMLESS = {"raster_single", "group_too_big", "stages_depth", "tile_k_padding", "persistent_single_wave"}
 
+#: Of this process, until it ends.
+_PRECOMPILED = tempfile.TemporaryDirectory(prefix="emulation-")
+
 needs_compiler = pytest.mark.skipif(COMPILER is None, reason="the emulation is compiled by g++")
 
 
-def library(folder: Path, text: str, driver: Path, includes: Sequence[Path], *options: str) -> ctypes.CDLL:
-    """A rendered kernel and the driver that includes it, as a library whose ``run`` says what went wrong."""
+def library(
+    folder: Path, text: str, driver: Path, includes: Sequence[Path], *options: str, emulation: Path | None = None
+) -> ctypes.CDLL:
+    """A rendered kernel and the driver that includes it, as a library whose ``run`` says what went wrong.
+
+    ``emulation`` is a header beside the driver that includes no kernel's: it is compiled once for all kernels.
+    """
     (folder / "kernel.cu").write_text(text)
     made = folder / "kernel.so"
-    command = [str(COMPILER), "-std=c++17", "-O1", "-w", "-shared", "-fPIC", *options]
-    command += [f"-I{place}" for place in (folder, *includes)] + [str(driver), "-o", str(made)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
+    first = ["-include", str(_precompiled(emulation, options))] if emulation else []
+    _compile(*options, "-shared", *first, *(f"-I{place}" for place in (folder, *includes)), driver, "-o", made)
     loaded = ctypes.CDLL(str(made))
     loaded.run.restype = ctypes.c_char_p
     return loaded
+
+
+@cache
+def _precompiled(header: Path, options: tuple[str, ...]) -> Path:
+    """A header that has the given one precompiled beside it."""
+    first = Path(_PRECOMPILED.name) / header.name
+    first.write_text(f'#include "{header}"\n')
+    _compile(*options, f"-I{header.parent}", f"-I{EMULATION}", "-x", "c++-header", first, "-o", f"{first}.gch")
+    return first
+
+
+def _compile(*arguments: str | Path) -> None:
+    command = [str(COMPILER), "-std=c++17", "-O1", "-w", "-fPIC", *map(str, arguments)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
 
 
 def broken_kernels(folder: Path, header: str, old: str, new: str) -> Path:

@@ -135,7 +135,8 @@ def compiled(
         (folder / name).write_text('#include "instructions.h"\n')
     places = (HOPPER, EMULATION, (kernels or kernels_dir()) / "include")
     text = render(config, acc, layout, dtype, kernels).text
-    loaded = emulated.library(folder, text, HOPPER / "driver.cc", places, "-fno-gnu-unique")
+    instructions = HOPPER / "instructions.h"
+    loaded = emulated.library(folder, text, HOPPER / "driver.cc", places, "-fno-gnu-unique", emulation=instructions)
     loaded.run.argtypes = [ctypes.c_void_p, *[ctypes.c_int] * 5]
     for allow in (loaded.may_read, loaded.may_store):
         allow.argtypes = [ctypes.c_void_p, ctypes.c_void_p]
@@ -171,6 +172,7 @@ def check(library: ctypes.CDLL, config: Sm90WsConfig, problem: Problem, loads_ea
     workspace = np.zeros(plan.workspace_bytes // 4 + 8, np.uint32)
     begin = -workspace.ctypes.data % 16
     sets = ParamSets(plan, *(np.array([at], np.uint64) for at in addresses), encode, workspace.ctypes.data + begin)
+    product = a @ b
     # Slices that meet in a workspace run at the same time, all but one, or none: they must not rely on each other.
     slices = plan.grid // plan.cluster if config.stream_k or config.padded else config.split_k
     at_once = {1, slices - 1, slices} if plan.workspace_bytes else {1}
@@ -182,7 +184,7 @@ def check(library: ctypes.CDLL, config: Sm90WsConfig, problem: Problem, loads_ea
         error = library.run(sets.structs.ctypes.data, *launch)
         assert error == b"", f"{problem.mnk}, loads early {loads_early}, {clusters} at once: {error.decode()}"
         assert library.fetched_bytes() == bytes_of_first_tiles(config, problem), "not all is fetched into L2"
-        check_product(c, a @ b, problem, loads_early)
+        check_product(c, product, problem, loads_early)
         tickets = workspace[begin // 4 :][plan.counter_bytes // 4 : plan.ticket_bytes // 4]
         assert not tickets.any(), f"{clusters} at once: tickets are left over"
 

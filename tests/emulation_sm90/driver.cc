@@ -47,6 +47,7 @@ void start(int ctas) {
     cta.running = Config::kThreads;
     for (auto& fiber : cta.fibers) {
       fiber.done = false;
+      fiber.awaited = nullptr;
       fiber.products.assign(1, {});
       fiber.stores.clear();
       getcontext(&fiber.context);
@@ -70,9 +71,12 @@ void run_ctas() {
       enter(in_turn(i, int(machine.ctas.size())));
       for (int j = 0; j < Config::kThreads; ++j) {
         machine.thread = in_turn(j, Config::kThreads);
-        if (emulation::self().done) continue;
-        swapcontext(&machine.scheduler, &emulation::self().context);
+        auto& fiber = emulation::self();
+        if (fiber.done) continue;
         running = true;
+        if (fiber.awaited && !fiber.awaited()) continue;
+        fiber.awaited = nullptr;
+        swapcontext(&machine.scheduler, &fiber.context);
       }
     }
     if (!running || machine.progress) continue;

@@ -32,6 +32,7 @@ struct Fiber {
   ucontext_t context;
   std::unique_ptr<unsigned char[]> stack{new unsigned char[kStack]};
   bool done = false;
+  std::function<bool()> awaited;  // it goes on when this holds, if it is anything
   std::vector<std::vector<std::function<void()>>> products{1};  // of wgmma: committed groups, then the open one
   std::vector<std::function<void()>> stores;                    // TMA stores that have not read shared memory yet
   int cluster_phase = 0;
@@ -96,7 +97,10 @@ inline Fiber& self() { return here().fibers[machine.thread]; }
 inline void yield() { swapcontext(&self().context, &machine.scheduler); }
 template <class Condition>
 void wait_until(Condition met) {
-  while (!met()) yield();
+  if (!met()) {
+    self().awaited = met;  // asked by the scheduler: to switch to a thread that only asks again is most of the time
+    yield();
+  }
   machine.progress = true;
 }
 

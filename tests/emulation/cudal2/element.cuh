@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstdint>
 #include <cstring>
+#include <vector>
 
 namespace emulation {
 
@@ -15,9 +16,17 @@ float to_float(uint16_t bits) {
     std::memcpy(&value, &word, 4);
     return value;
   } else {
-    _Float16 value;
-    std::memcpy(&value, &bits, 2);
-    return float(value);
+    static const std::vector<float> values = [] {  // looked up, since compilers call a function for each
+      std::vector<float> all(1 << 16);
+      for (uint32_t i = 0; i < all.size(); ++i) {
+        const auto word = uint16_t(i);
+        _Float16 value;
+        std::memcpy(&value, &word, 2);
+        all[i] = float(value);
+      }
+      return all;
+    }();
+    return values[bits];
   }
 }
 
