@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -251,8 +252,8 @@ def test_legal_configurations_keep_the_hardware_limits() -> None:
 
 
 def test_clusters_are_as_large_as_geometry_says() -> None:
-    splits = [replace(BASE, split_k=split_k, split_via=via) for split_k in (1, 2, 8) for via in ("cluster", "workspace")]
-    for config in splits:
+    for split_k, via in product((1, 2, 8), ("cluster", "workspace")):
+        config = replace(BASE, cluster_m=2, split_k=split_k, split_via=via)
         assert int(cluster_ctas(config)) == geometry.cluster_size(config), config
 
 
