@@ -40,7 +40,11 @@ class CountingRunner:
 
 @pytest.fixture(scope="module")
 def space() -> SearchSpace:
-    return SearchSpace(settings=SpaceSettings(axes={"tile_k": (64,), "split_k": (1,), "tile_m": (64, 128)}))
+    """Thousands, of which some have odd stages."""
+    axes = {"tile_m": (64, 128), "tile_n": (64, 128), "tile_k": (64,), "split_k": (1,), "stages": (2, 3, 4, 5)}
+    axes |= {"cluster_m": (1, 2), "cluster_n": (1,), "group": (1, 8), "ctas_per_sm": (1, 2), "l2_prefetch": (0, 64)}
+    axes |= {"producer_registers": (0,), "store_hint": ("normal",), "store_buffers": (2,), "l2_promotion": (256,)}
+    return SearchSpace(settings=SpaceSettings(axes=axes))
 
 
 def test_a_sweep_measures_every_legal_configuration_once(space: SearchSpace) -> None:
@@ -50,13 +54,20 @@ def test_a_sweep_measures_every_legal_configuration_once(space: SearchSpace) -> 
     assert len(runner.asked) == len(set(runner.asked)) == sum(space.legal_count(problem) for problem in PROBLEMS)
 
 
-@pytest.mark.timeout(400)  # it timed out at 120 s on two busy cores
 def test_a_stopped_sweep_picks_up_where_it_stopped(space: SearchSpace) -> None:
-    whole = pending(space, PROBLEMS[1], set(), seed=3)
+    whole = list(pending(space, PROBLEMS[1], set(), seed=3))
     rows = [CountingRunner.measure(PROBLEMS[1], config) for config in whole[:100]]
-    assert pending(space, PROBLEMS[1], already_done(rows, pdl=False), seed=3) == whole[100:]
-    assert pending(space, PROBLEMS[1], already_done(rows, pdl=True), seed=3) == whole
-    assert pending(space, PROBLEMS[1], set(), seed=4) != whole
+    assert list(pending(space, PROBLEMS[1], already_done(rows, pdl=False), seed=3)) == whole[100:]
+    assert list(pending(space, PROBLEMS[1], already_done(rows, pdl=True), seed=3)) == whole
+    assert list(pending(space, PROBLEMS[1], set(), seed=4)) != whole
+
+
+def test_what_is_to_do_is_made_when_it_is_asked_for(space: SearchSpace, monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[int] = []
+    monkeypatch.setattr(SearchSpace, "from_flat", lambda self, flat: made.append(flat))
+    first = pending(space, PROBLEMS[1], set())[:10]
+    assert len(first) == 10 and made == []
+    assert len(list(first[2:5])) == len(made) == 3
 
 
 def test_what_a_machine_could_not_compile_is_still_to_do(space: SearchSpace) -> None:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Sequence
-from typing import Protocol
+from typing import Protocol, overload
 
 import numpy as np
+from numpy.typing import NDArray
 
 from cudal2.problem import Problem
 from cudal2.records.measurement import Measurement, Status
@@ -31,11 +32,37 @@ def already_done(measurements: Iterable[Measurement], pdl: bool) -> Done:
     }
 
 
-def pending(space: SearchSpace, problem: Problem, done: Done, seed: int = 0) -> list[KernelConfig]:
+class Configurations(Sequence[KernelConfig]):
+    """Configurations that are made when they are asked for: a space may hold millions.
+
+    Args:
+        space: What they are of.
+        flats: Their flat indices, in order.
+    """
+
+    def __init__(self, space: SearchSpace, flats: NDArray[np.int64]) -> None:
+        self._space, self._flats = space, flats
+
+    def __len__(self) -> int:
+        return len(self._flats)
+
+    @overload
+    def __getitem__(self, at: int) -> KernelConfig: ...
+
+    @overload
+    def __getitem__(self, at: slice) -> Configurations: ...
+
+    def __getitem__(self, at: int | slice) -> KernelConfig | Configurations:
+        if isinstance(at, slice):
+            return Configurations(self._space, self._flats[at])
+        return self._space.from_flat(int(self._flats[at]))
+
+
+def pending(space: SearchSpace, problem: Problem, done: Done, seed: int = 0) -> Configurations:
     """Legal configurations not measured yet, shuffled; the order of the rest does not depend on ``done``."""
-    legal = list(space.enumerate(problem))
-    order = np.random.default_rng((seed, problem.m, problem.n, problem.k)).permutation(len(legal))
-    return [legal[at] for at in order if (problem, legal[at]) not in done]
+    order = np.random.default_rng((seed, problem.m, problem.n, problem.k)).permutation(space.legal_flat(problem))
+    mine = (config for known, config in done if known == problem and space.holds(config))
+    return Configurations(space, order[~np.isin(order, [space.flat(config) for config in mine])])
 
 
 class Measures(Protocol):
@@ -67,5 +94,5 @@ def sweep(
         for first in range(0, len(configs), BATCH):
             if seconds is not None and clock() - started >= seconds:
                 return False
-            runner.run(problem, configs[first : first + BATCH])
+            runner.run(problem, list(configs[first : first + BATCH]))
     return True
