@@ -8,7 +8,9 @@ from cudal2.rl import observation as obs
 from cudal2.settings import SpaceSettings
 from cudal2.space.space import SearchSpace
 
-SPACE = SearchSpace()
+#: All values that the observation shows; of the axes that it does not show, few.
+HIDDEN = {"group": (1, 8), "l2_prefetch": (0,), "l2_promotion": (256,), "store_hint": ("normal",), "resident_a": (0,)}
+SPACE = SearchSpace(settings=SpaceSettings(axes={**HIDDEN, "producer_registers": (0,), "store_buffers": (2,)}))
 
 
 def features(m, n, k, space=SPACE, **kwargs):

@@ -108,7 +108,7 @@ class SearchSpace:
     def legal_flat(self, problem: Problem) -> Flats:
         """Flat indices of the legal configurations, ascending; read-only and kept."""
         if problem not in self._legal:
-            legal = self._ascending(self._narrowed(self._possible(problem), self._later_rules, problem))
+            legal = self._ascending(self._narrowed(self._begun(problem), self._later_rules, problem))
             # numpy's permutation shuffles an empty array in place, and so refuses a read-only one.
             legal.setflags(write=not legal.size)
             self._legal[problem] = legal
@@ -119,8 +119,7 @@ class SearchSpace:
 
     def possible_flat(self, problem: Problem) -> Flats:
         """Flat indices of what only the rules on m, n and k can forbid, ascending: a superset of the legal."""
-        size_free = [rule for rule in self._later_rules if not rule.by_size]
-        return self._ascending(self._narrowed(self._possible(problem), size_free, problem))
+        return self._ascending(self._possible(problem))
 
     def explain(self, config: KernelConfig, problem: Problem, by_size: bool | None = None) -> list[str]:
         """Why a configuration is not legal, one sentence per broken rule; empty if it is.
@@ -264,7 +263,12 @@ class SearchSpace:
         return self.decode([int(at) for at in np.unravel_index(flat, self.dims)])
 
     def _possible(self, problem: Problem) -> _Partial:
-        """What the rules that are the same for all sizes leave, over the axes they read; kept."""
+        """What the size-free rules leave, over the axes they read."""
+        later = (rule for rule in self._later_rules if not rule.by_size)
+        return self._narrowed(self._begun(problem), later, problem)
+
+    def _begun(self, problem: Problem) -> _Partial:
+        """What the size-free rules leave that do not only multiply, over the axes they read; kept."""
         key = (problem.acc, problem.layout, problem.dtype)
         if key not in self._size_free:
             self._size_free[key] = self._narrowed(_NOTHING_CHOSEN, self._kept_rules, problem)
@@ -318,13 +322,14 @@ class SearchSpace:
         """What the sizes of the problem removed, and one sentence that says why."""
         name = f"{problem.mnk} {problem.precision} {problem.layout}"
         left = f"no configuration of space '{self.settings.name}' is legal for {name}"
-        possible = self.possible_flat(problem)
+        possible = self._possible(problem).flats
         if possible.size == 0:
             return f"{left}, nor for any other sizes: narrow the space less"
         by_size = {rule.name for rule in self.rules if rule.by_size}
         removed = self.removed_by_rule(problem).items()
         causes = ", ".join(f"{name} {count}" for name, count in removed if count and name in by_size)
-        return f"{left}; removed by its sizes: {causes}; {self.explain(self.from_flat(int(possible[0])), problem)[0]}"
+        reason = self.explain(self.from_flat(int(possible.min())), problem)[0]
+        return f"{left}; removed by its sizes: {causes}; {reason}"
 
 
 def _kept(rules: Iterable[Rule]) -> list[Rule]:
