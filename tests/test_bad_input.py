@@ -243,7 +243,7 @@ def test_of_a_foreign_error_the_first_line_that_says_something(text: str, line: 
     [(">&-", 0), ("2>&-", 0), (">&- 2>&-", 0), ("<&-", 0), ("| true", 0), (">/dev/full", 2), ("2>/dev/full", 0)],
 )
 def test_streams_that_are_closed_or_full(redirection: str, code: int) -> None:
-    command = f"'{sys.executable}' -m cudal2 space --mnk 64_64_64 --list 1 {redirection}"
+    command = f"'{sys.executable}' -m cudal2 space --family sm90_small --mnk 64_64_64 --list 1 {redirection}"
     done = subprocess.run(["bash", "-o", "pipefail", "-c", command], capture_output=True, text=True, timeout=60)
     assert done.returncode == code and "Traceback" not in done.stderr and "Exception ignored" not in done.stderr
 
