@@ -39,7 +39,7 @@ from cudal2.build.pool import BuildPool
 from cudal2.cli import arguments as shared
 from cudal2.cli.backend import require_gpu
 from cudal2.cli.main import guarded
-from cudal2.cli.output import note, require_writable, show_section
+from cudal2.cli.output import counted, note, require_writable, show_section
 from cudal2.codegen import build_key
 from cudal2.errors import RecordError, ToolchainError
 from cudal2.problem import Acc, Layout, Problem
@@ -347,9 +347,8 @@ def summary(record: dict[str, Any]) -> str:
     for (family, tool, limit, text), found in shown.items():
         first = f"{found[0]['config']} on {found[0]['mnk']} {found[0]['acc']} {found[0]['layout']}"
         excuse = f" Not applicable: {limit}." if limit else ""
-        lines.append(
-            f"- `{family}`, {tool}, {len(found)} configurations: {text.rstrip('.')}; for example {first}.{excuse}"
-        )
+        many = counted(len(found), "configuration")
+        lines.append(f"- `{family}`, {tool}, {many}: {text.rstrip('.')}; for example {first}.{excuse}")
     return "\n".join(lines)
 
 

@@ -213,6 +213,7 @@ def test_ctrl_c_and_our_own_errors_stop_every_process(tmp_path):
 
 LARGE = Sm90WsConfig(64, 64, 64, 2, "coop", 1, 2, 1, 8, "direct", 1, "m", 1, False)
 PORTABLE = replace(LARGE, split_k=4)
+MISSING_INIT = fake_sanitizer.SYNCCHECK.replace("Missing wait", "Missing init")
 
 
 @pytest.mark.parametrize(
@@ -220,6 +221,10 @@ PORTABLE = replace(LARGE, split_k=4)
     [
         ("synccheck", LARGE, ("fault", fake_sanitizer.SYNCCHECK), True),
         ("synccheck", LARGE, ("fault", ""), True),
+        ("synccheck", LARGE, ("fault", MISSING_INIT + fake_sanitizer.SYNCCHECK), True),
+        ("synccheck", PORTABLE, ("fault", MISSING_INIT), False),
+        ("synccheck", CONFIGS[0], ("report", MISSING_INIT), False),
+        ("racecheck", LARGE, ("fault", MISSING_INIT), False),
         ("synccheck", PORTABLE, ("fault", fake_sanitizer.SYNCCHECK), False),
         (
             "synccheck",
@@ -357,7 +362,7 @@ def test_a_limit_of_the_tool_is_shown_and_no_failure(machine, monkeypatch, capsy
     fake_sanitizer.install(machine / "path", {config.build_name: ("fault", fake_sanitizer.SYNCCHECK)})
     assert run(monkeypatch, "--families", "sm90_ws", "--tools", "synccheck") == 0
     captured = capsys.readouterr()
-    assert " | 0 | 1 | 0 |\n\n- `sm90_ws`, synccheck, 1 configurations: Barrier error" in captured.out
+    assert " | 0 | 1 | 0 |\n\n- `sm90_ws`, synccheck, 1 configuration: Barrier error" in captured.out
     assert (
         "Not applicable: synccheck mixes up" in captured.out and "(not applicable: synccheck mixes up" in captured.err
     )
