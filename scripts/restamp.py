@@ -10,6 +10,7 @@ own version, and so does the sanitizer's record, which says what was run.
 from __future__ import annotations
 
 import argparse
+import gzip
 import json
 import re
 import sys
@@ -55,7 +56,7 @@ def stamp_parquet(path: Path, old: set[str], new: str) -> bool:
 
 def stamp_shard(path: Path, old: set[str], new: str) -> bool:
     """Rewrites the environment of each session of a shard; whether anything changed."""
-    lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
+    lines = _text(path).splitlines(keepends=True)
     for at, line in enumerate(lines):
         values: dict[str, Any] = json.loads(line)
         if values.get("kind") == "session":
@@ -73,10 +74,15 @@ def stamp_table(path: Path, old: set[str], new: str) -> bool:
     return _written(path, KernelTable(header, table.entries).to_text())
 
 
+def _text(path: Path) -> str:
+    contents = path.read_bytes()
+    return (gzip.decompress(contents) if path.suffix == ".gz" else contents).decode()
+
+
 def _written(path: Path, text: str) -> bool:
-    if text == path.read_text(encoding="utf-8"):
+    if text == _text(path):
         return False
-    write_atomically(path, text)
+    write_atomically(path, gzip.compress(text.encode(), 9, mtime=0) if path.suffix == ".gz" else text)
     return True
 
 
@@ -87,7 +93,7 @@ def main(arguments: list[str] | None = None) -> None:
     if not all(re.fullmatch("[0-9a-f]{16}", version) for version in (*old, chosen.new)):
         raise UsageError("a version is 16 hex digits; the header of a table names that of its kernels")
     recordings, tables = sorted(chosen.data.glob("*/*.parquet")), sorted(chosen.data.glob("tables/*.json"))
-    shards = [path for folder in FOLDERS for path in sorted((chosen.data / folder).rglob("*.jsonl"))]
+    shards = [path for folder in FOLDERS for path in sorted((chosen.data / folder).rglob("*.jsonl*"))]
     if not (recordings or tables or shards):
         raise UsageError(f"{chosen.data} holds no recordings, shards or tables: give --data the package's folder")
     changed = [path for path in recordings if stamp_parquet(path, old, chosen.new)]

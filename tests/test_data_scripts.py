@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import importlib.util
 import json
 from dataclasses import replace
@@ -53,20 +54,23 @@ def data(tmp_path: Path) -> Path:
     measured = rows(Problem(64, 64, 64))
     Recording.publish(measured, tmp_path / "searched" / "a.parquet", [BEFORE])
     KernelTable.from_measurements(measured, BEFORE).save(tmp_path / "tables" / "a.json")
-    with RecordLog(tmp_path / "finals", BEFORE) as log:
-        log.append(measured)
+    for folder in ("finals", "repeat"):
+        with RecordLog(tmp_path / folder, BEFORE) as log:
+            log.append(measured)
+    log.path.with_name(f"{log.path.name}.gz").write_bytes(gzip.compress(log.path.read_bytes()))
+    log.path.unlink()
     return tmp_path
 
 
 def test_restamping_changes_the_version_everywhere_and_nothing_else(data: Path, capsys) -> None:
-    restamp = script("restamp")
-    before = {path: read_records(path).measurements for path in (data / "finals", data / "searched" / "a.parquet")}
+    restamp, folders = script("restamp"), (data / "finals", data / "repeat")
+    before = {path: read_records(path).measurements for path in (*folders, data / "searched" / "a.parquet")}
     files = {path: path.read_bytes() for path in data.rglob("*") if path.is_file()}
     restamp.main([NEW, NEW, "--data", str(data)])
     assert "0 files now of" in capsys.readouterr().out
     assert all(path.read_bytes() == content for path, content in files.items())
     restamp.main([OLD, NEW, "--data", str(data)])
-    assert "3 files now of" in capsys.readouterr().out
+    assert "4 files now of" in capsys.readouterr().out
     assert {path for path in data.rglob("*") if path.is_file()} == set(files)
     for path, measurements in before.items():
         found = read_records(path)

@@ -1,8 +1,10 @@
 """Shards: what survives a kill, what is refused, and how repeats of one measurement merge."""
 
 import dataclasses
+import gzip
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -16,6 +18,7 @@ from cudal2.errors import EnvironmentProblemError, RecordError
 from cudal2.problem import Problem
 from cudal2.records.fingerprint import Fingerprint
 from cudal2.records.measurement import Measurement, Status
+from cudal2.records.recording import read_records
 from cudal2.records.shards import RecordLog, dedupe, read_shards, require_environment
 from cudal2.space.space import SearchSpace
 
@@ -60,6 +63,19 @@ def test_a_file_cut_anywhere_loses_at_most_its_last_line(tmp_path, rows):
         kept = read_shards(path).measurements
         assert complete <= len(kept) <= complete + 1
         assert kept == tuple(rows[: len(kept)])
+
+
+def test_a_packed_shard_is_read_as_it_was(tmp_path, rows):
+    first, second = write(tmp_path / "plain", rows[:2]), write(tmp_path / "plain", rows[2:])
+    packed = tmp_path / "packed" / f"{first.name}.gz"
+    packed.parent.mkdir()
+    packed.write_bytes(gzip.compress(first.read_bytes()))
+    shutil.copy(second, packed.parent)
+    assert read_shards(packed.parent) == read_shards(tmp_path / "plain")
+    assert read_records(packed).measurements == tuple(rows[:2])
+    packed.write_bytes(packed.read_bytes()[:-20])
+    with pytest.raises(RecordError, match=rf"{packed.name}: .*damaged after it was packed"):
+        read_shards(packed)
 
 
 def test_a_session_that_died_in_its_header_is_empty(tmp_path, rows):
@@ -150,6 +166,7 @@ import itertools, sys
 from pathlib import Path
 from fabricated_recording import FINGERPRINT, SPACE, made_up_row
 from cudal2.problem import Problem
+from cudal2.records.recording import read_records
 from cudal2.records.shards import RecordLog
 from cudal2.space.space import SearchSpace
 problem = Problem(128, 256, 512)

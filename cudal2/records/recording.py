@@ -25,7 +25,7 @@ from cudal2.records.finals import REFERENCE, names_of
 from cudal2.records.fingerprint import Fingerprint
 from cudal2.records.measurement import Measurement, Mode, Status
 from cudal2.records.parquet import RecordingMetadata, axis_names, measurement_at, read_table, to_table, write_parquet
-from cudal2.records.shards import Shards, read_shards
+from cudal2.records.shards import Shards, is_shard, read_shards
 from cudal2.settings import SpaceSettings
 from cudal2.space.config import CONFIGS, KernelConfig, Sm90WsConfig
 from cudal2.space.masks import is_in
@@ -71,7 +71,7 @@ class Recording:
         """Reads a published file, or the shards of a run's directory.
 
         Args:
-            path: A ``.parquet`` file, a directory of shards or one ``.jsonl``.
+            path: A ``.parquet`` file, a directory of shards or one shard.
             mode: Which protocol mode to replay.
             pdl: Which PDL setting to replay; by default the one with more rows, and with PDL if they are as many.
             allow_mixed: Accept shards whose fingerprints differ.
@@ -80,7 +80,7 @@ class Recording:
             RecordError: The file is unreadable, of another schema, mixed, or holds nothing for this mode.
         """
         path = Path(path)
-        if path.is_dir() or path.suffix == ".jsonl":
+        if path.is_dir() or is_shard(path):
             shards = read_shards(path, allow_mixed)
             return cls.from_measurements(shards.measurements, shards.fingerprints, mode=mode, pdl=pdl)
         table, metadata = read_table(path)
@@ -248,7 +248,7 @@ def read_records(path: Path, allow_mixed: bool = False) -> Shards:
         RecordError: As :func:`~cudal2.records.shards.read_shards` and :func:`~cudal2.records.parquet.read_table`.
     """
     path = Path(path)
-    if path.is_dir() or path.suffix == ".jsonl":
+    if path.is_dir() or is_shard(path):
         return read_shards(path, allow_mixed)
     table, metadata = read_table(path)
     try:

@@ -2,22 +2,25 @@
 
 A shard is one process's file. Its first line is the session header with the fingerprint, every other line one
 row of one kind: a measurement, or what else is recorded with the environment it holds for. A process killed at any
-moment loses at most the line it was writing.
+moment loses at most the line it was writing. A shard that is done may be packed by gzip and is read as it was.
 """
 
 from __future__ import annotations
 
+import gzip
 import json
 import logging
 import os
 import uuid
+import zlib
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from functools import reduce
+from io import BytesIO
 from itertools import islice
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Any, BinaryIO, Generic, TypeVar
 
 from cudal2.closing import Closing
 from cudal2.errors import EnvironmentProblemError, RecordError, UsageError
@@ -135,13 +138,18 @@ class Shards:
         return reduce(Fingerprint.joined, self.fingerprints)
 
 
+def is_shard(path: Path) -> bool:
+    """Whether a file is one by its name: ``*.jsonl``, or packed ``*.jsonl.gz``."""
+    return path.name.endswith((".jsonl", ".jsonl.gz"))
+
+
 def shard_files(directory: Path) -> list[Path]:
-    """Every ``*.jsonl`` of a directory, oldest first, or the one such file; empty if there is none."""
-    return [directory] if directory.is_file() else sorted(directory.glob("*.jsonl"))
+    """Every shard of a directory, oldest first, or the one such file; empty if there is none."""
+    return [directory] if directory.is_file() else sorted(filter(is_shard, directory.glob("*.jsonl*")))
 
 
 def read_shards(directory: Path, allow_mixed: bool = False) -> Shards:
-    """Reads every ``*.jsonl`` of a directory (or one such file), oldest first.
+    """Reads every shard of a directory (or one such file), oldest first.
 
     Args:
         directory: A directory of shards, or one shard.
@@ -237,7 +245,7 @@ def _read_shard(path: Path, kind: str, parse: Callable[[dict[str, Any]], Row]) -
 
 def _lines(path: Path) -> Iterator[tuple[int, dict[str, Any] | None]]:
     """Numbered rows; the row is ``None`` for a last line that has no newline and does not parse."""
-    with path.open("rb") as file:
+    with _opened(path) as file:
         for number, line in enumerate(file, start=1):
             try:
                 row = json.loads(line)
@@ -251,6 +259,15 @@ def _lines(path: Path) -> Iterator[tuple[int, dict[str, Any] | None]]:
             if not isinstance(row, dict):
                 raise RecordError(f"{path}:{number}: a row must be a JSON object")
             yield number, row
+
+
+def _opened(path: Path) -> BinaryIO:
+    if path.suffix != ".gz":
+        return path.open("rb")
+    try:
+        return BytesIO(gzip.decompress(path.read_bytes()))
+    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+        raise RecordError(f"{path}: {error}: the file was damaged after it was packed") from error
 
 
 def _header_fingerprint(row: dict[str, Any]) -> Fingerprint:
