@@ -26,8 +26,8 @@ BEGIN, END = "<!-- results:begin -->", "<!-- results:end -->"
 SUMMARY_BEGIN, SUMMARY_END = "<!-- summary:begin -->", "<!-- summary:end -->"
 #: Shapes listed one by one before the rest is counted.
 _LISTED = 5
-#: Whose latencies are here; every other baseline's are on the page.
-_SERVED = (REFERENCE, "torch")
+#: Whose latencies are here; every other baseline's are on the page. Of boards behind the first the reference alone is.
+_SERVED, _SHORT = (REFERENCE, "torch"), (REFERENCE,)
 _NO_FINALS = Shards((), ())
 
 
@@ -45,9 +45,9 @@ def results_markdown(shards: Shards, tables: Sequence[KernelTable] = (), latenci
         columns.setdefault((mode, operands), []).append(board)
     parts = [_provenance(shards)]
     for (mode, operands), found in columns.items():
-        lines = [f"- PDL {_pdl(board)}: {_losses(board)}" for board in found]
+        lines = [_all_losses(found)]
         lines += [_served(table) for table in tables if _stands_by(table, mode, columns) == operands]
-        rows = _table(found, () if not parts[1:] else _SERVED)
+        rows = _table(found, () if not parts[1:] else _SHORT)
         parts += [f"### {mode.capitalize()}, {operands_title(operands)}", rows, "\n".join(lines)]
     by_operands: dict[str, list[ServerBoard]] = {}
     for served in server_boards(latencies.rows):
@@ -60,6 +60,10 @@ def _stands_by(table: KernelTable, mode: str, columns: Collection[tuple[str, str
     """The operands of the boards that a table is listed with: its own, else those of the other layout."""
     operands = table.header.problem(1, 1, 1).operands
     return operands if (mode, operands) in columns else table.header.precision
+
+
+def _operands(board: Board) -> str:
+    return board.key.split("/")[1]
 
 
 def _pdl(board: Board) -> str:
@@ -102,11 +106,16 @@ def update_readme(
 def summary_markdown(shards: Shards, latencies: Rows[Latency] = NONE_SERVED) -> str:
     """A line per leaderboard of the operands with most shapes, against the reference; of server mode best and worst.
 
+    Our PDL on comes before off, and operands stand in the order of the boards.
+
     Args:
         shards: Finals.
         latencies: Servings.
     """
-    offline = [(board.title, one) for board in boards(shards.measurements)[::-1] if (one := board.standing())]
+    every = boards(shards.measurements)
+    order = list(dict.fromkeys(_operands(board) for board in every))
+    ordered = sorted(every[::-1], key=lambda board: order.index(_operands(board)))
+    offline = [(board.title, one) for board in ordered if (one := board.standing())]
     most = max((standing.entered for _, standing in offline), default=0)
     served = [(board.title, found) for board in server_boards(latencies.rows) if (found := board.standing())]
     served.sort(key=lambda item: item[1].overall.geomean or 0.0, reverse=True)
@@ -149,7 +158,8 @@ def _provenance(shards: Shards) -> str:
         f"Measured {_span(shards)} on {devices}. Protocol v{protocol}: {rounds_text(shards)}, all"
         " contestants interleaved, CUDA graphs over rotating buffers that outsize the L2, N(0,1) data, clocks free."
         " Everything down to the next marker is written by `python -m cudal2 report --readme README.md` from the"
-        " measurements in `cudal2/data`, no figure by hand.\n\n"
+        " measurements in `cudal2/data`, no figure by hand; `python -m cudal2 report` shows every board against every"
+        " baseline.\n\n"
         "- *Geomean, mean, worst*: of the speed-up, the median over rounds of baseline time / our time; above 1 ours is"
         f" faster. Ours is {ours}, cuBLAS and cuBLASLt the better of their NN and TN runs.\n"
         "- *Won, tied, lost*: its 95 % interval lies above 1, holds 1, lies below 1. *Lost* again as a share; a shape"
@@ -231,14 +241,13 @@ def _server(operands: str, found: Sequence[ServerBoard]) -> str:
         "Host latency of one request at a time at random arrivals, from just before the submission to the completion as"
         " a native client sees it; our PDL is off. Won, tied, lost, mean and worst are of the p50, by the interval over"
         " blocks of requests; then p50, p95, p99 and the device time of a launch alone, each as geomean of theirs over"
-        " ours and of both in us. `python -m cudal2 report` has the other baselines.\n"
-        "Where p50 differs and the device column does not, the submission makes the difference, not the kernel."
+        " ours and of both in us."
+        " Where p50 differs and the device column does not, the submission makes the difference, not the kernel."
     )
-    lines = [f"- {line}" for board in found if (line := _server_remarks(board))]
+    remarks = " ".join(line for board in found if (line := _server_remarks(board)))
     table = "\n".join(f"| {' | '.join(row)} |" for row in rows)
-    return "\n\n".join(
-        part for part in (f"### Server, {operands_title(operands)}", text, table, "\n".join(lines)) if part
-    )
+    parts = (f"### Server, {operands_title(operands)}", text, table, remarks and f"- {remarks}")
+    return "\n\n".join(part for part in parts if part)
 
 
 def _server_remarks(board: ServerBoard) -> str:
@@ -262,9 +271,13 @@ def _class(found: Spread | None) -> str:
 def beside_markdown(name: str, shards: Shards) -> str:
     """Finals of some shapes that an optional contestant took part in, beside the reference; empty without any."""
     found = [board for board in boards(shards.measurements) if board.standing(name) is not None]
-    lines = [f"- PDL {_pdl(board)}: {_losses(board, name)}" for board in found]
     title = f"### Beside {baseline_title(name)}, other finals of some of these shapes"
-    return "\n\n".join((title, _table(found, (REFERENCE, name)), "\n".join(lines))) if found else ""
+    return "\n\n".join((title, _table(found, (REFERENCE, name)), _all_losses(found, name))) if found else ""
+
+
+def _all_losses(found: Sequence[Board], baseline: str = REFERENCE) -> str:
+    """A line of both PDL columns."""
+    return "- " + " ".join(f"PDL {_pdl(board)}: {_losses(board, baseline)}" for board in found)
 
 
 def _losses(board: Board, baseline: str = REFERENCE) -> str:
