@@ -1,10 +1,13 @@
 """How far behind is a kernel taken over from a neighbour? Leaves one shape out at a time. Needs no GPU.
 
     python scripts/neighbours.py RECORDS... [--shapes-file judge96]
+    python scripts/neighbours.py RECORDS... --table cudal2/data/tables/h200_fp32_tn.json
 
 RECORDS are .parquet recordings or directories of shards, the most trusted last. Each shape's best known configuration,
 with PDL, stands in a table; then each shape is asked of the table of all others, and what would serve it is looked up
 in the shape's own records. Where they do not hold that there is nothing to say: the last line counts these shapes.
+With --table the shapes of RECORDS, timed beside cuBLASLt, are served by that table less their own entries, and compared
+with it; what was not measured counts as the nearest configuration of its family that was, the library as cuBLASLt.
 """
 
 from __future__ import annotations
@@ -13,7 +16,9 @@ import argparse
 import math
 import statistics
 import sys
-from collections.abc import Mapping
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import fields
 from pathlib import Path
 
 from cudal2.cli import arguments as shared
@@ -21,6 +26,7 @@ from cudal2.cli.main import guarded
 from cudal2.cli.output import note, print_table
 from cudal2.errors import NothingValidError
 from cudal2.problem import Problem
+from cudal2.records.measurement import Measurement
 from cudal2.records.recording import read_records
 from cudal2.search.surrogate import Behind, log_behind
 from cudal2.settings import load_shapes
@@ -34,6 +40,10 @@ def main() -> None:
     kind = shared.signature(arguments)
     records = [read_records(path, allow_mixed=True) for path in arguments.records]
     rows = [[row for row in part.measurements if row.pdl and row.problem.signature == kind] for part in records]
+    if arguments.table:
+        beside = log_beside([row for part in rows for row in part if row.ref_times_us])
+        show_beside(beside, served_by(KernelTable.load(arguments.table, None, *kind), beside))
+        return
     behind = log_behind(rows)
     if len(behind) < 2:
         raise NothingValidError("the records hold fewer than two shapes of this kind with PDL")
@@ -66,6 +76,77 @@ def regrets(behind: Behind, header: Header, asked: list[Problem]) -> dict[Proble
     return found
 
 
+def log_beside(rows: Iterable[Measurement]) -> Behind:
+    """Of each shape's configurations the logarithm of their time over cuBLASLt's of the same rounds, the latest.
+
+    Raises:
+        NothingValidError: There are none.
+    """
+    found: dict[Problem, dict[KernelConfig, float]] = defaultdict(dict)
+    for row in rows:
+        if row.ok and row.config is not None:
+            ratios = [ours / theirs for ours, theirs in zip(row.times_us, row.ref_times_us, strict=True)]
+            found[row.problem][row.config] = math.log(statistics.median(ratios))
+    if not found:
+        raise NothingValidError("the records hold no shape of this kind with PDL that was timed beside cuBLASLt")
+    return dict(found)
+
+
+def served_by(table: KernelTable, beside: Behind) -> dict[Problem, KernelConfig | None]:
+    """What a table serves each shape without its own entry; ``None`` for the library."""
+    found = {}
+    for problem in beside:
+        others = [entry for entry in table.entries if entry.mnk != problem.mnk]
+        entry = KernelTable(table.header, others).best(problem.m, problem.n, problem.k)
+        found[problem] = entry.config if entry is not None else None
+    return found
+
+
+def show_beside(beside: Behind, served: Mapping[Problem, KernelConfig | None]) -> None:
+    """A line for each shape, worst first, then the means."""
+    logs = {problem: nearest(served[problem], values) for problem, values in beside.items()}
+    known = {problem: log for problem, log in logs.items() if log is not None}
+    best = {problem: min(0.0, *beside[problem].values()) for problem in known}
+    rows = []
+    for problem in sorted(known, key=lambda problem: best[problem] - known[problem]):
+        config = served[problem]
+        how = "library" if config is None else "measured" if config in beside[problem] else "nearest"
+        ratios = (f"{math.exp(-log):.3f}" for log in (known[problem], best[problem]))
+        rows.append((problem.mnk, *ratios, how, config.name if config is not None else "-"))
+    print_table(("shape", "over_cublaslt", "best_known", "how", "served"), rows)
+    means = [math.exp(-statistics.mean(logs.values())) for logs in (known, best)]
+    counts = Counter(row[3] for row in rows)
+    print(
+        f"{len(known)} of {len(beside)} shapes: {means[0]:.3f}x cuBLASLt, the best known {means[1]:.3f}x; "
+        f"ahead on {sum(log < 0.0 for log in known.values())}, behind on {sum(log > 0.0 for log in known.values())}; "
+        + ", ".join(f"{count} {how}" for how, count in sorted(counts.items()))
+    )
+
+
+def nearest(config: KernelConfig | None, values: Mapping[KernelConfig, float]) -> float | None:
+    """A configuration's value, or that of the most alike of its family; the library's is 0."""
+    if config is None or config in values:
+        return values[config] if config is not None else 0.0
+    alike = [one for one in values if (one.family, _padded(one)) == (config.family, _padded(config))]
+    return values[min(alike, key=lambda one: (_unlike(one, config), values[one]))] if alike else None
+
+
+def _padded(config: KernelConfig) -> bool:
+    return bool(getattr(config, "padded", False))
+
+
+def _unlike(one: KernelConfig, other: KernelConfig) -> float:
+    """Sides of tiles count most, then other numbers by their ratio, then whatever else differs."""
+    total = 0.0
+    for axis in fields(one):
+        mine, theirs = getattr(one, axis.name), getattr(other, axis.name)
+        if isinstance(mine, str) or not (mine and theirs):
+            total += 0.2 * (mine != theirs)
+        else:
+            total += (1.0 if axis.name in ("tile_m", "tile_n") else 0.3) * abs(math.log(mine / theirs))
+    return total
+
+
 def _best(values: Mapping[KernelConfig, float]) -> KernelConfig:
     return min(values, key=lambda config: (values[config], config.name))
 
@@ -77,6 +158,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument(
         "--shapes-file", metavar="FILE", help="ask these shapes only: YAML, or a name in configs/shapes"
     )
+    parser.add_argument("--table", type=Path, metavar="FILE", help="serve from this table, beside cuBLASLt")
     shared.add_kind(parser)
     return parser.parse_args()
 

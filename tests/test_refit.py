@@ -11,7 +11,9 @@ import pytest
 from fabricated_recording import FINGERPRINT
 
 from cudal2.arch import SM90
+from cudal2.errors import NothingValidError
 from cudal2.problem import Problem
+from cudal2.records.measurement import Measurement, Status
 from cudal2.settings import SpaceSettings, load_shapes
 from cudal2.space.config import KernelConfig, Sm80MmaConfig, Sm90SmallConfig, Sm90WsConfig
 from cudal2.space.families import FAMILIES
@@ -130,6 +132,43 @@ def test_what_a_neighbour_costs_is_read_out_of_the_shape_s_own_records() -> None
     found = script.regrets(behind, header, [one, other])
     assert found == {one: pytest.approx(math.expm1(0.2)), other: pytest.approx(math.expm1(0.1))}
     assert script.regrets({one: {deep: 0.0}, alone: {wide: 0.0}}, header, [one]) == {one: None}
+
+
+def test_what_a_table_would_serve_stands_beside_the_library(capsys: pytest.CaptureFixture[str]) -> None:
+    spec = importlib.util.spec_from_file_location("neighbours", ROOT / "scripts" / "neighbours.py")
+    assert spec is not None and spec.loader is not None
+    script = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(script)
+    one, other = Problem(512, 512, 512), Problem(512, 512, 1024)
+    deep, wide = replace(SPLIT, split_k=1, stages=8), replace(SPLIT, split_k=1, stages=8, tile_n=128)
+    rows = [
+        Measurement(problem, "sm90_ws", config, Status.CORRECT, times_us=(us,) * 3, ref_times_us=(2.0,) * 3, pdl=True)
+        for problem, config, us in ((one, deep, 1.0), (one, wide, 1.6), (other, deep, 2.5))
+    ]
+    beside = script.log_beside(rows)
+    assert beside == {
+        one: {deep: pytest.approx(math.log(0.5)), wide: pytest.approx(math.log(0.8))},
+        other: {deep: pytest.approx(math.log(1.25))},
+    }
+    assert script.nearest(wide, beside[one]) == beside[one][wide] and script.nearest(None, beside[one]) == 0.0
+    assert script.nearest(replace(wide, stages=6), beside[one]) == beside[one][wide]
+    assert script.nearest(MMA, beside[one]) is None and script.nearest(replace(deep, padded=True), beside[one]) is None
+    script.show_beside(beside, {one: wide, other: None})
+    said = capsys.readouterr().out.splitlines()[-1]
+    assert (
+        said == "2 of 2 shapes: 1.118x cuBLASLt, the best known 1.414x; ahead on 1, behind on 0; 1 library, 1 measured"
+    )
+    with pytest.raises(NothingValidError):
+        script.log_beside([])
+
+
+def test_a_k_tile_of_sm80_mma_is_no_deeper_than_k() -> None:
+    deep = replace(MMA, tile_k=64, stages=2, copy_bytes=4, fragments=1)
+    found = moved(deep, "891_136_50", "900_130_38")
+    assert isinstance(found, Sm80MmaConfig) and (found.tile_k, found.tile_m) == (32, 64)
+    assert moved(deep, "891_136_50", "900_130_50") is not None
+    kept = moved(deep, "891_136_50", "900_130_58")
+    assert kept is not None and kept.tile_k == 64
 
 
 def test_a_tile_that_hardly_covers_the_shape_gives_way_on_the_side_that_is_free() -> None:

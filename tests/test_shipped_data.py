@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
+import re
 import time
 from collections import Counter, defaultdict
 from itertools import pairwise
@@ -249,6 +251,40 @@ def test_the_readme_says_where_the_library_takes_the_other_layout() -> None:
     assert nn and tn and ours and nn.median_us < ours.median_us < tn.median_us
     times = f"{nn.median_us:.1f} us with B as [K,N] and {tn.median_us:.1f} us as [N,K], ours {ours.median_us:.1f} us"
     assert f"on 64_16384_16384 it takes {times}" in readme
+
+
+def test_the_pages_name_every_final_of_the_shape_whose_finals_differ_most() -> None:
+    root = data_dir().parents[1]
+    by_key: dict[str, list[str]] = defaultdict(list)
+    for final in group_finals(load_finals().measurements):
+        if final.problem.mnk == "128_16384_16384" and (found := final.against("cublaslt_auto")):
+            by_key[final.key].append(f"{found.ratio:.3f}")
+    on, off = by_key["offline/fp32/on"], by_key["offline/fp32/off"]
+    said = f"with PDL {', '.join(on[:-1])} and, the newest, {on[-1]}, without {', '.join(off[:-1])} and {off[-1]}"
+    for name in ("README.md", "kernels/README.md", "cudal2/data/README.md"):
+        assert said in " ".join((root / name).read_text().split()), name
+    nn = {pdl: by_key[f"offline/fp32-nn/{pdl}"] for pdl in ("on", "off")}
+    kernels = " ".join((root / "kernels" / "README.md").read_text().split())
+    assert f"128_16384_16384 {nn['on'][-1]} and {nn['off'][-1]}, all tied" in kernels
+
+
+def test_the_readme_says_how_the_table_serves_shapes_without_their_own_entries(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = data_dir().parents[1]
+    swept = sorted(map(str, (data_dir() / "searched").glob("h200_*_odd_swept_fp32_tn.parquet")))
+    spec = importlib.util.spec_from_file_location("neighbours", root / "scripts" / "neighbours.py")
+    assert spec is not None and spec.loader is not None
+    script = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(script)
+    table = str(data_dir() / "tables" / "h200_fp32_tn.json")
+    monkeypatch.setattr("sys.argv", ["neighbours.py", *swept, "--table", table])
+    script.main()
+    words = capsys.readouterr().out.splitlines()[-1].split("; ")
+    count, ratio, best = re.fullmatch(r"(\d+) of \d+ shapes: (\S+)x cuBLASLt, the best known (\S+)x", words[0]).groups()
+    readme = " ".join((root / "README.md").read_text().split())
+    said = f"{count} such shapes, each served by the table less its own entry: {ratio}x cuBLASLt, {words[1]}"
+    assert f"{said}, the best known {best}x" in readme
 
 
 def test_both_layouts_of_b_are_served() -> None:

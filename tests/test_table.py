@@ -12,7 +12,7 @@ from fabricated_recording import FINGERPRINT
 from cudal2.errors import EnvironmentProblemError, TableError
 from cudal2.problem import Problem
 from cudal2.records.measurement import Measurement, Status
-from cudal2.space.config import Sm90WsConfig
+from cudal2.space.config import Sm80MmaConfig, Sm90WsConfig
 from cudal2.space.refit import refit
 from cudal2.space.space import SearchSpace
 from cudal2.table import Device, Entry, Header, KernelTable, neighbours
@@ -335,6 +335,27 @@ def test_a_library_that_won_on_rows_of_4_bytes_decides_for_rows_of_2():
     """What is copied first is copied in the same time."""
     table = KernelTable(HEADER, [lost("1500_1500_1026"), entry("1536_1536_1024", LARGE)])
     assert table.best(1500, 1500, 1027).config is None
+
+
+@pytest.mark.parametrize(
+    ("there", "served"),
+    [
+        ("160_960_218", "167_957_218"),  # stored by 16 bytes there, by 2 here, 0.16 million elements
+        ("5480_1344_68", None),  # 7.4 million
+        ("80_100_60", "81_101_53"),  # read by 8 bytes there, by 2 here
+        ("80_200_412", None),  # K is long for that
+        ("47_106_399", "48_108_404"),  # wider rows than its own
+    ],
+)
+def test_sm80_mma_serves_a_small_c_and_a_short_k_whatever_rows_it_was_measured_on(there, served):
+    config = Sm80MmaConfig(32, 32, 32, 3, 2, 2, "swizzle", 1, "plain", "direct", 2, 1, "m", 1)
+    source = Problem.parse(there)
+    config = dataclasses.replace(config, copy_bytes=source.alignment_bytes)
+    mnk = served or {"5480_1344_68": "5481_1343_68", "80_200_412": "81_200_411"}[there]
+    problem = Problem.parse(mnk)
+    found = KernelTable(HEADER, [entry(there, config)]).best(problem.m, problem.n, problem.k)
+    assert (found is not None) is (served is not None)
+    assert found is None or found.config.copy_bytes == problem.alignment_bytes
 
 
 def test_a_library_says_nothing_of_rows_that_tma_reads_if_it_was_timed_on_others_nor_the_reverse():

@@ -15,6 +15,7 @@ from cudal2.problem import Problem
 from cudal2.space.config import STORE_BUFFERS, Epilogue, KernelConfig, Sm80MmaConfig, Sm90WsConfig
 from cudal2.space.rule import ceil_div, share_k_tiles
 from cudal2.space.shared_rules import tma_reads, tma_stores
+from cudal2.space.sm80_mma.geometry import BLOCK
 from cudal2.space.sm90_ws.geometry import TMA_ROW_BYTES
 from cudal2.space.space import SearchSpace
 from cudal2.space.waves import waves_of
@@ -30,9 +31,9 @@ SECTOR_BYTES, OFF_SECTORS_PROMOTION = 32, 128
 def refit(config: KernelConfig, source: Problem, problem: Problem, space: SearchSpace) -> KernelConfig | None:
     """The configuration as suits ``problem``, if anything like it is legal there; on its own shape it stays as it is.
 
-    A tile that wastes more than it did there gives way on one side, a split of K keeps the number of CTAs, a ring that
-    was as deep as could be is so again, a prefetch of all that a CTA had stays one, A that stays is all of A or none, a
-    last wave is shared out where it can be.
+    A tile that wastes more than it did there gives way on one side, one of ``sm80_mma`` that is deeper than K becomes
+    shallower, a split of K keeps the number of CTAs, a ring that was as deep as could be is so again, a prefetch of all
+    that a CTA had stays one, A that stays is all of A or none, a last wave is shared out where it can be.
     Where rows are off the sectors of L2 and were not, it fetches less for each load.
     The run-time axes go, where they must, from their own value down to their first: smaller groups, plainer orders.
 
@@ -43,12 +44,21 @@ def refit(config: KernelConfig, source: Problem, problem: Problem, space: Search
         space: The full space of its family.
     """
     same = source == problem
-    for kernel in (config,) if same else _kernels(config, source, problem, space):
+    for kernel in (config,) if same else _kernels(_shallow(config, problem, space), source, problem, space):
         if space.buildable(kernel, problem):
             fitted = _launched(kernel, source, problem, space)
             if fitted is not None:
                 return fitted
     return None
+
+
+def _shallow(config: KernelConfig, problem: Problem, space: SearchSpace) -> KernelConfig:
+    """With a shallower K tile of ``sm80_mma`` where its own would hold whole blocks of zeros."""
+    depth = BLOCK * ceil_div(problem.k, BLOCK)
+    if not isinstance(config, Sm80MmaConfig) or config.tile_k <= depth:
+        return config
+    values = next(axis.values for axis in space.axes if axis.name == "tile_k")
+    return replace(config, tile_k=max((value for value in values if value <= depth), default=config.tile_k))
 
 
 def suited(config: KernelConfig, problem: Problem) -> KernelConfig:

@@ -32,6 +32,15 @@ PADDED_DISTANCE = 1.0
 #: reads are worth it for rows that are copied first: of 44 padded kernels (docs/off_grid.md) 30 of 34 that won have as
 #: much, and one of eight that lost.
 COPY_USES, COPY_K = 140.0, 100
+#: Elements of C up to which kernels of ``sm80_mma`` serve rows of C that TMA cannot store, whatever rows they stored,
+#: and K up to which they serve narrower rows of A and B than their own there. Of 44 shapes whose K 8 does not divide
+#: (``h200_*_odd_swept``, 2026-11-30), each served by the table less its own entry, what is served is 1.165x cuBLASLt,
+#: ahead on 27 and behind on 8, and without these rules 1.154x, 23 and 7, the library 9 of them and 14; by a table
+#: without the 44 1.104x and 1.079x; the best known is 1.325x (``scripts/neighbours.py --table``). Such a C took 2.4
+#: times the library's time at 7.4 million elements and 1.2 times at 0.83 million (docs/off_grid.md), 0.5 to 0.9 at
+#: 0.07 to 0.41 million (71_1043_105, 167_957_218, 75_1384_306, 394_1034_1412, the best of each); copies of 2 bytes 1.4
+#: times at K of 399 (47_106_399), and less than the library's on the eight whose K is at most 159.
+SMALL_C, NARROW_K = 2**19, 160
 #: So many of the most promising are refitted.
 REFITTED = 8
 
@@ -46,7 +55,7 @@ def neighbours(
     distance, and by what they would lose here that they did not lose there; the first few are refitted and ordered so
     again. Kernels that can copy operands first serve whatever the rows are, if there is work enough for what is copied;
     of the others, those for rows that TMA cannot read serve one another alone, and none serves narrower rows than its
-    own.
+    own, but a small C of a short K.
 
     Args:
         entries: Those of the table, less the shape's own.
@@ -92,18 +101,20 @@ def passed_over(entry: Entry, config: KernelConfig, problem: Problem, space: Sea
 def _serves(entry: Entry, there: Problem, problem: Problem) -> bool:
     """Whether the alignment of the rows allows it.
 
-    Narrower copies cost the other kernels more than the library: what wins with 8 bytes a copy loses with 4 or 2. The
-    library runs other routines where TMA cannot store C either, and so do kernels of ``sm80_mma``, which stored other
-    rows by 16 bytes: of two taken to such a C one took 2.4 times the library's time, one 1.2 times (docs/off_grid.md).
+    Narrower copies cost the other kernels more than the library: what wins with 8 bytes a copy loses with 4 or 2, but
+    where K is short. The library runs other routines where TMA cannot store C either, and so do kernels of
+    ``sm80_mma`` that stored other rows by 16 bytes, which matters where C is large.
     """
     alike = tma_reads(there) == tma_reads(problem)
     if isinstance(entry.config, Sm90WsConfig):
         return tma_reads(problem) or _pays_for_copies(there, problem)
     if entry.config is None:
         return alike and tma_stores(there) == tma_stores(problem)
-    if isinstance(entry.config, Sm80MmaConfig) and tma_stores(there) and not tma_stores(problem):
+    small = problem.m * problem.n <= SMALL_C
+    if isinstance(entry.config, Sm80MmaConfig) and tma_stores(there) and not tma_stores(problem) and not small:
         return False
-    return alike and there.alignment_bytes <= problem.alignment_bytes
+    narrower = there.alignment_bytes > problem.alignment_bytes
+    return alike and (not narrower or (small and problem.k <= NARROW_K))
 
 
 def _pays_for_copies(there: Problem, problem: Problem) -> bool:
