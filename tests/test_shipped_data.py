@@ -8,6 +8,7 @@ import re
 import time
 from collections import Counter, defaultdict
 from itertools import pairwise
+from statistics import geometric_mean
 
 import numpy as np
 import pytest
@@ -15,8 +16,8 @@ import pytest
 from cudal2.arch import SM80
 from cudal2.cli.arguments import config as parse_config
 from cudal2.paths import data_dir
-from cudal2.problem import Acc, Layout
-from cudal2.records.finals import Final, group_finals, latest_finals
+from cudal2.problem import Acc, Layout, Problem
+from cudal2.records.finals import Final, compare, group_finals, latest_finals
 from cudal2.records.measurement import PROTOCOL_VERSION
 from cudal2.records.recording import Recording, bundled_recording, read_records
 from cudal2.report.board import boards
@@ -285,6 +286,24 @@ def test_the_readme_says_how_the_table_serves_shapes_without_their_own_entries(
     readme = " ".join((root / "README.md").read_text().split())
     said = f"{count} such shapes, each served by the table less its own entry: {ratio}x cuBLASLt, {words[1]}"
     assert f"{said}, the best known {best}x" in readme
+
+
+def test_the_kernels_page_says_where_padded_kernels_are_faster_than_those_that_copy_nothing() -> None:
+    best: dict[str, dict[Problem, float]] = defaultdict(dict)
+    for family in ("sm80", "sm90"):
+        rows = read_records(data_dir() / "searched" / f"h200_{family}_odd_swept_fp32_tn.parquet").measurements
+        for row in rows:
+            ratio = compare(row.times_us, row.ref_times_us).ratio
+            best[family][row.problem] = max(ratio, best[family].get(row.problem, 0.0))
+    padded, both = best["sm90"], sorted(set(best["sm80"]) & set(best["sm90"]))
+    often = [one for one in both if one.m * one.n / (one.m + one.n) >= 700.0]
+    ahead = [one for one in both if padded[one] > best["sm80"][one]]
+    few = [one for one in ahead if one not in often]
+    ratios, depths = [padded[one] for one in often], [one.k for one in often]
+    assert set(often) < set(ahead) and (len(both), len(often), len(few)) == (41, 9, 12)
+    said = f"K of {min(depths)} to {max(depths)}, there {geometric_mean(ratios):.3f}x cuBLASLt, geometric mean, "
+    said += f"{min(ratios):.3f} to {max(ratios):.3f}x; of the other 32 on 12, all of K of {min(one.k for one in few)}"
+    assert said in " ".join((data_dir().parents[1] / "kernels" / "README.md").read_text().split()), said
 
 
 def test_both_layouts_of_b_are_served() -> None:
