@@ -23,6 +23,7 @@ from cudal2.records.recording import Recording, bundled_recording, read_records
 from cudal2.report.board import boards
 from cudal2.report.summary import load_finals
 from cudal2.settings import BenchSettings
+from cudal2.space.config import KernelConfig, Sm90WsConfig
 from cudal2.space.families import FAMILIES
 from cudal2.table import Device, KernelTable, tuned_elsewhere
 from cudal2.table.files import table_files
@@ -304,6 +305,37 @@ def test_the_kernels_page_says_where_padded_kernels_are_faster_than_those_that_c
     said = f"K of {min(depths)} to {max(depths)}, there {geometric_mean(ratios):.3f}x cuBLASLt, geometric mean, "
     said += f"{min(ratios):.3f} to {max(ratios):.3f}x; of the other 32 on 12, all of K of {min(one.k for one in few)}"
     assert said in " ".join((data_dir().parents[1] / "kernels" / "README.md").read_text().split()), said
+
+
+def test_the_kernels_page_says_what_choices_taken_over_to_the_other_layout_cost() -> None:
+    folder = data_dir()
+    taken = KernelTable.load(folder / "tables" / "h200_fp32_tn.json").for_operands(layout="nn")
+    timed: dict[Problem, dict[KernelConfig, float]] = defaultdict(dict)
+    for path in (folder / "searched").glob("h200_sm90_*_selected1_fp32_nn.parquet"):
+        for row in read_records(path).measurements:
+            if row.ok and row.pdl and row.config is not None:
+                timed[row.problem][row.config] = row.median_us
+    cost, sides = {}, set()
+    for problem, times in timed.items():
+        entry = taken.lookup(problem.m, problem.n, problem.k)
+        if entry is not None and entry.config in times:
+            cost[problem.mnk] = times[entry.config] / min(times.values())
+            sides |= {problem.mnk} if ragged(entry.config) else set()
+    page = " ".join((folder.parents[1] / "kernels" / "README.md").read_text().split())
+    mean, under = geometric_mean(cost.values()) - 1.0, sum(value < 1.01 for value in cost.values())
+    assert f"of {len(cost)} shapes whose choice" in page and len(sides) == 9
+    assert f"it was {100 * mean:.1f} % slower than the best there in the mean, under 1 % on {under}" in page
+    such = geometric_mean([cost[mnk] for mnk in sides]) - 1.0
+    worst = ", ".join(f"{mnk} ({cost[mnk]:.3f}x)" for mnk in sorted(sides, key=lambda mnk: -cost[mnk])[:3])
+    assert f"it was {100 * such:.1f} % slower, most on {worst}" in page
+    shipped = KernelTable.load(folder / "tables" / "h200_fp32_nn.json").entries
+    left = sum(entry.evidence == "transferred" and ragged(entry.config) for entry in shipped)
+    assert f"{left} entries that the table of `nn` took over are such" in page
+
+
+def ragged(config: KernelConfig | None) -> bool:
+    """Whether rows of a tile of N-major B are no whole 128-byte lines."""
+    return isinstance(config, Sm90WsConfig) and not config.swap_ab and config.tile_n % 64 != 0
 
 
 def test_both_layouts_of_b_are_served() -> None:
