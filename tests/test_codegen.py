@@ -35,6 +35,7 @@ LIGHT = dataclasses.replace(BASE, tile_n=96, schedule="pingpong", tile_m=64, sta
 SHARED = dataclasses.replace(BASE, tile_n=128, schedule="pingpong", cluster_m=1, stream_k=True)
 MMA = Sm80MmaConfig(128, 128, 32, 4, 2, 2, "swizzle", 2, "plain", "wide", 16, 2)
 ODD = Sm80MmaConfig(16, 96, 16, 3, 1, 2, "pad", 1, "staggered", "direct", 2, 4)
+SLICED = Sm80MmaConfig(32, 32, 128, 2, 2, 2, "swizzle", 1, "plain", "direct", 2, 1, split_k=4)
 SMALL = Sm90SmallConfig(64, 32, 64, 4, "wgmma", 4, 1)
 TINY = Sm90SmallConfig(32, 32, 128, 2, "mma", 4, 8)
 COLLECTIVE = Sm90CollectiveConfig(128, 256, 64, cluster_m=2, raster="m", max_swizzle=8)
@@ -49,6 +50,7 @@ RENDERS = [
     (MMA, "fp32", "tn", "fp16"),
     (ODD, "fp16", "nn", "fp16"),
     (MMA, "fp32", "nn", "bf16"),
+    (SLICED, "fp32", "tn", "fp16"),
     (SMALL, "fp32", "tn", "fp16"),
     (TINY, "fp16", "nn", "fp16"),
     (COLLECTIVE, "fp32", "tn", "fp16"),

@@ -196,15 +196,24 @@ def test_odd_shapes_get_kernels_that_can_take_them(mnk: str) -> None:
             chosen, space = default_configs(problem, SM90, family), SearchSpace(family=family)
             assert chosen and all(not space.explain(config, problem) for config in chosen)
         padded = default_configs(problem, SM90)
-        assert padded == default_configs(problem, SM90, "sm90_ws") and fallback_config(problem, SM90) in padded
+        assert padded == default_configs(problem, SM90, "sm90_ws")
+        assert fallback_config(problem, SM90) in (*padded, *default_configs(problem, SM90, "sm80_mma"))
         with pytest.raises(NothingValidError, match="--config"):
             default_configs(problem, SM90, "sm90_small")
     assert default_configs(Problem.parse(mnk), SM80) and fallback_config(Problem.parse(mnk), SM80) is None
 
 
+def test_a_default_of_few_tiles_splits_a_long_k_and_no_other() -> None:
+    slices = [config.split_k for config in default_configs(Problem(40, 40, 4001), SM80)]
+    assert set(slices) > {1} and slices == sorted(slices, key=lambda split: split > 1), "whole ones come first"
+    for mnk in ("4000_4001_4001", "40_40_63"):
+        assert {config.split_k for config in default_configs(Problem.parse(mnk), SM80)} == {1}
+
+
 def test_where_no_kernel_of_the_table_s_family_can_be_the_fallback_is_the_model_s_choice() -> None:
     assert fallback_config(Problem(9000, 8999, 4001), SM90).name.startswith("128x256x64_s4_coop2")
-    assert fallback_config(Problem(64, 64, 16385), SM90).split_k == 4
+    assert fallback_config(Problem(40, 40, 4001), SM90).split_k > 1
+    assert fallback_config(Problem(60, 60, 63), SM90).family == "sm80_mma", "a copy would take longer"
     too_large = fallback_config(Problem(20000, 20000, 8001), SM90)
     assert too_large is not None and too_large.family == "sm80_mma", "no room for the copies"
     assert fallback_config(Problem(2**31 - 1, 1, 1), SM90) is None

@@ -19,6 +19,8 @@ from cudal2.launch.plan import (
     MMA_PARAMS_BYTES,
     PARAMS,
     PARAMS_BYTES,
+    SPLIT_MMA_PARAMS,
+    SPLIT_MMA_PARAMS_BYTES,
     MapSpec,
     ParamSets,
     Words,
@@ -136,6 +138,22 @@ def test_a_kernel_that_loads_by_address_gets_addresses_and_no_maps() -> None:
     )  # fmt: skip
     pointer = ctypes.c_uint64.from_address(sets.kernel_params(1)).value
     assert pointer == sets.structs.ctypes.data + MMA_PARAMS_BYTES
+
+
+def test_slices_of_k_that_load_by_address_meet_in_a_workspace() -> None:
+    config = Sm80MmaConfig(32, 64, 32, 3, 1, 2, "swizzle", 2, "plain", "wide", 2, 4, "n", 4, split_k=6)
+    plan = plan_launch(config, Problem(123, 457, 789), 132)
+    assert (plan.grid, plan.cluster, plan.struct) == (4 * 8 * 6, 1, SPLIT_MMA_PARAMS)
+    assert (plan.ticket_bytes, plan.partial_bytes) == (256, 4 * 4 * 8 * 6 * 32 * 64), "tickets end on a line"
+    a, b, c = (np.array([base], np.uint64) for base in (1 << 40, 2 << 40, 3 << 40))
+    sets = ParamSets(plan, a, b, c, lambda spec, addresses: pytest.fail("no map is needed"), workspace=4 << 40)
+    raw = sets.structs.tobytes()
+    assert len(raw) == SPLIT_MMA_PARAMS_BYTES
+    assert struct.unpack_from("<2Q", raw, MMA_PARAMS_BYTES) == ((4 << 40) + 256, 4 << 40)
+    header = (kernels_dir() / "include" / "cudal2" / "mma_split.cuh").read_text()
+    assert "SplitMmaParams : MmaParams" in header and f"sizeof(SplitMmaParams) == {SPLIT_MMA_PARAMS_BYTES}" in header
+    assert header.index("float4* partials;") < header.index("uint32_t* tickets;")
+    assert plan_launch(replace(config, split_k=1), Problem(123, 457, 789), 132).workspace_bytes == 0
 
 
 def test_maps_carry_the_type_of_the_elements() -> None:

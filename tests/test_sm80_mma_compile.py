@@ -23,6 +23,9 @@ CORNERS: tuple[tuple[Arch, Sm80MmaConfig, Acc, Layout, Dtype], ...] = (
     (SM80, C(128, 128, 32, 4, 2, 2, "swizzle", 2, "plain", "wide", 16, 2), "fp32", "nn", "bf16"),
     (SM86, C(32, 32, 64, 2, 2, 1, "pad", 2, "staggered", "wide", 2, 4), "fp32", "tn", "bf16"),
     (SM90, C(64, 64, 64, 4, 2, 2, "swizzle", 2, "plain", "wide", 8, 3), "fp32", "tn", "bf16"),
+    (SM80, C(128, 128, 32, 4, 2, 2, "swizzle", 2, "plain", "wide", 16, 1, split_k=2), "fp32", "nn", "fp16"),
+    (SM86, C(32, 32, 128, 2, 2, 2, "swizzle", 1, "plain", "direct", 2, 4, split_k=16), "fp16", "tn", "fp16"),
+    (SM90, C(64, 64, 64, 4, 2, 2, "pad", 2, "staggered", "wide", 4, 2, split_k=3), "fp32", "tn", "bf16"),
 )
 BF16_IN_FP16 = "kBf16 = true;\n  static constexpr bool kAccFp16 = true"
 
@@ -48,6 +51,7 @@ def test_corner_of_the_space_compiles_without_spilling(
         (("static constexpr int kSmemBytes = ", "static constexpr int kSmemBytes = 1"), "shared memory disagrees"),
         (("static constexpr int kThreads = ", "static constexpr int kThreads = 1"), "threads disagree"),
         (("static constexpr int kCopyBytes = 16", "static constexpr int kCopyBytes = 12"), "no such copy"),
+        (("static constexpr int kSplitK = 1", "static constexpr int kSplitK = 0"), "a slice of K at least"),
         (("static constexpr int kStages = 4", "static constexpr int kStages = 1"), "one stage is read"),
         (("static constexpr int kTileK = 32", "static constexpr int kTileK = 48"), "even number of steps"),
         (("static constexpr int kWarpsM = 2", "static constexpr int kWarpsM = 3"), "whole 16 x 16 blocks"),

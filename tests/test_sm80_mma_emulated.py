@@ -38,6 +38,13 @@ CASES: tuple[tuple[Sm80MmaConfig, str, tuple[str, ...]], ...] = (
     (C(16, 160, 32, 5, 1, 2, "swizzle", 2, "plain", "direct", 16, 1, "m", 4), "fp32 nn", ("50_168_328",)),
     (C(64, 64, 32, 3, 2, 2, "swizzle", 2, "plain", "wide", 16, 1, "m", 1), "fp32 tn bf16", ("70_72_200",)),
     (C(16, 96, 16, 3, 1, 2, "pad", 1, "plain", "direct", 2, 4, "m", 2), "fp32 nn bf16", ("33_97_55",)),
+    (C(16, 64, 128, 2, 1, 4, "swizzle", 2, "plain", "direct", 2, 2, "m", 1), "fp32 tn", ("17_70_257",)),
+    (C(32, 32, 128, 3, 2, 1, "pad", 1, "staggered", "wide", 4, 1, "m", 1, 2), "fp32 nn", ("40_38_500",)),
+    # Slices of K that meet in a workspace: more and fewer sums than loads under way, slices of unlike length.
+    (C(64, 64, 32, 3, 2, 2, "swizzle", 2, "plain", "wide", 16, 1, "m", 1, 3), "fp32 tn", ("70_72_232", "64_64_96")),
+    (C(32, 32, 16, 4, 1, 1, "pad", 1, "plain", "direct", 2, 2, "m", 2, 16), "fp32 tn", ("40_41_401",)),
+    (C(16, 32, 64, 2, 1, 2, "swizzle", 1, "staggered", "direct", 4, 2, "n", 2, 6), "fp16 nn", ("20_66_500",)),
+    (C(96, 64, 32, 2, 2, 2, "swizzle", 1, "plain", "wide", 8, 1, "m", 1, 2), "fp32 tn bf16", ("97_68_180",)),
 )  # fmt: skip
 
 
@@ -89,11 +96,18 @@ def check(library: ctypes.CDLL, config: Sm80MmaConfig, problem: Problem, early: 
     c = aligned(size + 2 * GUARD, UNTOUCHED)
     plan = plan_launch(config, problem, 132)
     addresses = (np.array([at], np.uint64) for at in (at_a, at_b, c.ctypes.data + 2 * GUARD))
-    sets = ParamSets(plan, *addresses, lambda spec, at: pytest.fail("no map is needed"))
+    workspace = aligned(plan.workspace_bytes // 2 + 2 * GUARD, UNTOUCHED)
+    workspace[GUARD : GUARD + plan.ticket_bytes // 2] = 0
+    at_workspace = workspace.ctypes.data + 2 * GUARD
+    sets = ParamSets(plan, *addresses, lambda spec, at: pytest.fail("no map is needed"), at_workspace)
     conflicts = ctypes.c_long()
-    error = library.run(sets.structs.ctypes.data, plan.grid, plan.smem_bytes, int(early), ctypes.byref(conflicts))
-    assert error == b"", f"{problem.mnk}: {error.decode()}"
-    assert conflicts.value == 0, f"{problem.mnk}: {conflicts.value} bank conflicts of matrix loads"
+    for _ in range(2 if plan.workspace_bytes else 1):  # tickets are ready for the next launch
+        c[:] = UNTOUCHED
+        error = library.run(sets.structs.ctypes.data, plan.grid, plan.smem_bytes, int(early), ctypes.byref(conflicts))
+        assert error == b"", f"{problem.mnk}: {error.decode()}"
+        assert conflicts.value == 0, f"{problem.mnk}: {conflicts.value} bank conflicts of matrix loads"
+    used = slice(GUARD, GUARD + plan.workspace_bytes // 2)
+    assert (np.delete(workspace, used) == UNTOUCHED).all(), f"{problem.mnk}: written outside the workspace"
     found = c[GUARD : GUARD + size].reshape(problem.m, problem.n)
     wrong = np.argwhere(found != elements(a @ b, problem.dtype))
     assert not wrong.size, f"{problem.mnk}, early {early}: {len(wrong)} wrong, first at {wrong[0].tolist()}"
@@ -110,6 +124,9 @@ FAULTS = {
     "K behind the last": ("mma_tile.cuh", "row_inside && part < left", "row_inside", "reads outside"),
     "no swizzle": ("mma_tile.cuh", "kMask = !kSwizzle ? 0 :", "kMask = kSwizzle ? 0 :", "conflict"),
     "a column of C behind the last": ("sm80_mma.cuh", "|| col >= params.n) return;", ") return;", "wrong|outside"),
+    "a K tile of another slice": ("sm80_mma.cuh", "ring.skip(first);", "", "wrong"),
+    "sums of the last slice alone": ("mma_split.cuh", "add_slices<G>(partials, warp);", "", "wrong"),
+    "a ticket that is not given back": ("mma_split.cuh", "if (*last) store_relaxed(ticket, 0);", "", "wrong"),
     "fragments of B in another order": ("mma_tile.cuh", "lane % 8 + lane / 16 * 8", "lane % 16", "wrong"),
 }  # fmt: skip
 
@@ -117,7 +134,8 @@ FAULTS = {
 @pytest.mark.parametrize("fault", FAULTS)
 def test_the_emulation_sees_what_is_broken(fault: str, tmp_path: Path) -> None:
     header, old, new, words = FAULTS[fault]
-    config = replace(CASES[0][0], epilogue="direct", fragments=1)
+    split = header == "mma_split.cuh" or "skip" in old
+    config = replace(CASES[0][0], epilogue="direct", fragments=1, split_k=3 if split else 1)
     kernels = emulated.broken_kernels(tmp_path, header, old, new)
     library = compiled(config, tmp_path, "fp32", "tn", kernels=kernels)
     with pytest.raises(AssertionError, match=words):

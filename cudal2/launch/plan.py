@@ -1,8 +1,8 @@
 """From a configuration and a problem to what a launch needs: grid, tensor-map geometry, the kernel's parameter struct.
 
 Pure arithmetic; no CUDA. The structs are ``GemmParams`` of ``kernels/include/cudal2/params.cuh``, for kernels that load
-through tensor maps, ``WorkspaceParams`` of ``workspace.cuh``, ``PaddedParams`` of ``padded.cuh``, and ``MmaParams`` of
-``mma_params.cuh``, for those that load by address.
+through tensor maps, ``WorkspaceParams`` of ``workspace.cuh``, ``PaddedParams`` of ``padded.cuh``, and, for those that
+load by address, ``MmaParams`` of ``mma_params.cuh`` and ``SplitMmaParams`` of ``mma_split.cuh``.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from cudal2.space.sm90_ws import geometry as sm90_ws
 ELEMENT_BYTES = 2
 PARAMS_BYTES = 448
 WORKSPACE_PARAMS_BYTES = 512
-MMA_PARAMS_BYTES = 64
+MMA_PARAMS_BYTES, SPLIT_MMA_PARAMS_BYTES = 64, 80
 PARAMS_ALIGNMENT = 64
 MAP_WORDS = 16
 #: Cache policies as ``createpolicy.fractional`` encodes them (CuTe, ``TMA::CacheHintSm90``).
@@ -58,18 +58,30 @@ PADDED_PARAMS: np.dtype[np.void] = np.dtype(
         "itemsize": WORKSPACE_PARAMS_BYTES,
     }
 )
+_MMA_NAMES = ["a_ptr", "b_ptr", "c_ptr", *_SCALARS]
+_MMA_FORMATS: list[Any] = ["<u8"] * 3 + ["<i4"] * len(_SCALARS)
+_MMA_OFFSETS = [0, 8, 16, *range(24, 56, 4)]
 #: ``MmaParams``.
 MMA_PARAMS: np.dtype[np.void] = np.dtype(
+    {"names": _MMA_NAMES, "formats": _MMA_FORMATS, "offsets": _MMA_OFFSETS, "itemsize": MMA_PARAMS_BYTES}
+)
+#: ``SplitMmaParams``: the same, and where slices of K meet.
+SPLIT_MMA_PARAMS: np.dtype[np.void] = np.dtype(
     {
-        "names": ["a_ptr", "b_ptr", "c_ptr", *_SCALARS],
-        "formats": ["<u8"] * 3 + ["<i4"] * len(_SCALARS),
-        "offsets": [0, 8, 16, *range(24, 56, 4)],
-        "itemsize": MMA_PARAMS_BYTES,
+        "names": [*_MMA_NAMES, "partials", "tickets"],
+        "formats": [*_MMA_FORMATS, "<u8", "<u8"],
+        "offsets": [*_MMA_OFFSETS, 64, 72],
+        "itemsize": SPLIT_MMA_PARAMS_BYTES,
     }
 )
 
-
-_STRUCTS = {"GemmParams": PARAMS, "WorkspaceParams": WORKSPACE_PARAMS, "PaddedParams": PADDED_PARAMS}
+_STRUCTS = {
+    "GemmParams": PARAMS,
+    "WorkspaceParams": WORKSPACE_PARAMS,
+    "PaddedParams": PADDED_PARAMS,
+    "MmaParams": MMA_PARAMS,
+    "SplitMmaParams": SPLIT_MMA_PARAMS,
+}
 
 
 @dataclass(frozen=True)
@@ -249,12 +261,15 @@ def _plan_sm90_small(config: Sm90SmallConfig, problem: Problem) -> LaunchPlan:
 
 def _plan_sm80_mma(config: Sm80MmaConfig, problem: Problem, sm_count: int) -> LaunchPlan:
     m, n = problem.m, problem.n
+    ticket_bytes, partial_bytes = sm80_mma.workspace_bytes(config, m, n)
     return LaunchPlan(
         grid=sm80_mma.grid_ctas(config, m, n, sm_count),
         block=sm80_mma.threads(config),
         cluster=sm80_mma.cluster_size(config),
         smem_bytes=sm80_mma.smem_bytes(config),
-        struct=MMA_PARAMS,
+        struct=_STRUCTS[sm80_mma.params(config)],
+        ticket_bytes=ticket_bytes,
+        partial_bytes=partial_bytes,
         scalars=_scalars(problem, sm80_mma.tiles(config, m, n), config.raster, config.group),
     )
 

@@ -47,8 +47,9 @@ def columns_of(space: SearchSpace, flat: NDArray[np.int64]) -> dict[str, NDArray
     """Axis values of configurations given by flat index, one array per axis, :data:`ABSENT` ones included."""
     digits = np.unravel_index(flat, space.dims)
     present = {axis.name: np.asarray(axis.values)[digit] for axis, digit in zip(space.axes, digits, strict=True)}
-    absent = {name: np.full(flat.shape, value) for name, value in ABSENT.items() if name not in present}
-    return {**present, **absent}
+    kind = space.family.config
+    absent = {name: np.full(flat.shape, getattr(kind, name, value)) for name, value in ABSENT.items()}
+    return {**absent, **present}
 
 
 def analytic_search(session: SearchSession, rng: np.random.Generator) -> None:

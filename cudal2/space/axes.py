@@ -121,7 +121,7 @@ SM80_MMA_AXES: tuple[Axis, ...] = (
     Axis("copy_bytes", (16, 8, 4, 2), True, "width of one copy to shared memory, what the rows' alignment allows"),
     Axis("tile_m", (16, 32, 64, 96, 128, 192, 256), True, "rows of C per CTA tile"),
     Axis("tile_n", (16, 32, 64, 96, 128, 160, 192, 256), True, "columns of C per CTA tile"),
-    Axis("tile_k", (16, 32, 64), True, "depth of one pipeline stage, elements"),
+    Axis("tile_k", (16, 32, 64, 128), True, "depth of one pipeline stage, elements"),
     Axis("warps_m", (1, 2, 4), True, "warps of a CTA along M"),
     Axis("warps_n", (1, 2, 4), True, "warps of a CTA along N"),
     Axis("stages", (2, 3, 4, 5, 6), True, "pipeline stages; all but one are prefetched"),
@@ -132,6 +132,7 @@ SM80_MMA_AXES: tuple[Axis, ...] = (
     ),
     Axis("epilogue", ("direct", "wide"), True, "predicated stores from registers, or 16 bytes through shared memory"),
     Axis("ctas_per_sm", (1, 2, 3, 4), True, "CTAs that fit one multiprocessor"),
+    Axis("split_k", (1, 2, 3, 4, 6, 8, 16), True, "CTAs that split K, whose sums meet in a workspace"),
     Axis("raster", ("m", "n"), False, "axis along which consecutive tiles run inside a raster group"),
     Axis("group", (1, 2, 4, 8, 16), False, "tiles per raster group"),
 )

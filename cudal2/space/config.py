@@ -226,9 +226,13 @@ class Sm80MmaConfig(KernelConfig):
         ctas_per_sm: CTAs that must fit one multiprocessor.
         raster: Run time. Axis along which consecutive tiles run inside a raster group.
         group: Run time. Tiles per raster group.
+        split_k: CTAs that split K, whose sums meet in a workspace in global memory.
     """
 
     family: ClassVar[str] = "sm80_mma"
+    added: ClassVar[frozenset[str]] = frozenset({"split_k"})
+    #: Where sums meet, which is no axis here: there are no clusters.
+    split_via: ClassVar[SplitVia] = "workspace"
 
     warps_m: int
     warps_n: int
@@ -240,13 +244,15 @@ class Sm80MmaConfig(KernelConfig):
     ctas_per_sm: int
     raster: Raster = "m"
     group: int = 8
+    split_k: int = 1
 
     @property
     def build_name(self) -> str:
-        """Compile-time part, for example ``128x128x32_s4_w2x2_swizzle_f2_plain_wide_b16_o2``."""
+        """Compile-time part, for example ``128x128x32_s4_w2x2_swizzle_f2_plain_wide_b16_o2``; ``_k4`` if K is split."""
         return (
             f"{self.tile_m}x{self.tile_n}x{self.tile_k}_s{self.stages}_w{self.warps_m}x{self.warps_n}"
             f"_{self.smem_layout}_f{self.fragments}_{self.prefetch}_{self.epilogue}_b{self.copy_bytes}_o{self.ctas_per_sm}"
+            f"{f'_k{self.split_k}' if self.split_k > 1 else ''}"
         )
 
     @property

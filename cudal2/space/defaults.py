@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+from dataclasses import replace
+
 from cudal2.arch import Arch
 from cudal2.errors import NothingValidError
 from cudal2.problem import Problem
@@ -56,6 +59,8 @@ _SM80_MMA = (
     (32, 32, 2, 2, 4),
     (16, 64, 1, 4, 4),
 )
+#: CTAs up to which a default of few tiles splits K, and by how much.
+_SPLIT_CTAS, _SPLITS = 264, (2, 4, 8, 16)
 
 
 def default_configs(problem: Problem, arch: Arch, family: str = "") -> list[KernelConfig]:
@@ -78,10 +83,10 @@ def default_configs(problem: Problem, arch: Arch, family: str = "") -> list[Kern
 
 
 def sm80_mma_configs(problem: Problem) -> tuple[Sm80MmaConfig, ...]:
-    """For any sizes: stages as deep as K allows, copies as wide as the rows do; largest tile first."""
+    """For any sizes: stages as deep as K allows, copies as wide as the rows do; largest tile first, whole before split."""
     tile_k = next((depth for depth in (64, 32) if depth <= problem.k), 16)
     stages = min(4 if tile_k == 64 else 5, max(2, ceil_div(problem.k, tile_k) + 1))
-    return tuple(
+    whole = tuple(
         Sm80MmaConfig(
             tile_m=tile_m,
             tile_n=tile_n,
@@ -100,17 +105,29 @@ def sm80_mma_configs(problem: Problem) -> tuple[Sm80MmaConfig, ...]:
         )
         for tile_m, tile_n, warps_m, warps_n, ctas_per_sm in _SM80_MMA
     )
+    return whole + tuple(sliced for config in whole if (sliced := _sliced(config, problem)).split_k > 1)
+
+
+def _sliced(config: Sm80MmaConfig, problem: Problem) -> Sm80MmaConfig:
+    """With K split until there are some two CTAs for each multiprocessor of a large GPU, or two K tiles for each CTA."""
+    tiles = ceil_div(problem.m, config.tile_m) * ceil_div(problem.n, config.tile_n)
+    most = min(_SPLIT_CTAS // tiles, ceil_div(problem.k, config.tile_k) // 2)
+    split = max((value for value in _SPLITS if value <= most), default=1)
+    slice_tiles = ceil_div(ceil_div(problem.k, config.tile_k), split)
+    return replace(config, split_k=split, stages=min(config.stages, max(2, slice_tiles + 1)))
 
 
 def fallback_config(problem: Problem, arch: Arch) -> KernelConfig | None:
     """What to run, untuned, where TMA cannot read the rows and the architecture has it; ``None`` elsewhere.
 
-    The one that the analytic model finds fastest.
+    The one that the analytic model finds fastest, of those that copy operands first and those that load them as they are.
     """
     if tma_reads(problem) or family_on(arch) is SM80_MMA:
         return None
-    try:
-        configs = default_configs(problem, arch)
-    except NothingValidError:
+    configs: list[KernelConfig] = []
+    for family in (Sm90WsConfig.family, Sm80MmaConfig.family):
+        with suppress(NothingValidError):
+            configs += default_configs(problem, arch, family)
+    if not configs:
         return None
     return min(configs, key=lambda config: estimate_us(config, problem, arch))

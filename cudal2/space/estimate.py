@@ -46,6 +46,12 @@ STREAM_K_CYCLES = 6_000.0
 #: And bytes that the copies read and write per microsecond. From 202 rows (``h200_sm90_odd_selections_fp32_tn``).
 COPY_US, COPY_BYTES_PER_US = 3.6, 2.4e6
 
+#: Bytes per cycle that one SM copies to shared memory, by a byte of the copies' width: of 2 to 8 that with the least
+#: regret on 44 shapes of rows that TMA cannot read (1.12, 1.20 without; H200, 2026-11-30).
+COPY_CYCLE_FACTOR = 5.0
+#: Width of copies that pass through registers, so that no more than one stage of them is under way, and cycles until the
+#: last slice of K knows that it is and has the others' sums: 0.9 us on 53_160_78 and 68_720_59 (H200, 2026-11-30).
+STAGED_BYTES, LAST_ADDS_CYCLES = 2, 1_500.0
 #: Multiplications that an SM's tensor cores take per cycle from mma.sync (A100 whitepaper: 1,024 fused multiply-adds).
 MMA_PER_CYCLE = 1_024.0
 #: C of this many bytes pushes operands out of L2 unless its lines are given up first (9 % at 512 MiB, measured); a
@@ -141,6 +147,8 @@ def _fetches_less(problem: Problem) -> float:
 def _wait_cycles(columns: Columns, steps: Floats) -> Floats:
     """Cycles between loads of a ring that is refilled, of which one stage is in use: 0 stages are as many as fit."""
     stages = _floats(columns, "stages")
+    if "copy_bytes" in columns:
+        stages = np.where(columns["copy_bytes"] == STAGED_BYTES, 2.0, stages)
     return np.where((stages > 0.0) & (steps > stages), LOADED_LATENCY / np.maximum(1.0, stages - 1.0), 0.0)
 
 
@@ -178,7 +186,8 @@ def _load_cycles(
     elements = rows + tile_n / _floats(columns, "cluster_m")
     off = np.where(columns["padded"], off_sectors(problem, padded=True), off_sectors(problem))
     rate = np.where(off, OFF_SECTORS_L2_BYTES_PER_US, L2_BYTES_PER_US) / CLOCK_PER_US
-    bytes_per_cycle = np.minimum(64.0, rate / np.maximum(1.0, np.minimum(resident, 132.0)))
+    width = columns["copy_bytes"] * COPY_CYCLE_FACTOR if "copy_bytes" in columns else 64.0
+    bytes_per_cycle = np.minimum(np.minimum(64.0, width), rate / np.maximum(1.0, np.minimum(resident, 132.0)))
     return 2.0 * elements * tile_k / bytes_per_cycle
 
 
@@ -186,6 +195,8 @@ def _epilogue_cycles(columns: Columns, tile_m: Floats, tile_n: Floats, split: Fl
     rate = np.where(columns["epilogue"] == "tma", STORE_TMA, STORE_DIRECT)
     # Through a workspace sums go to L2 and come back, behind a fence and a ticket.
     by_workspace = 2_500.0 + 8.0 * tile_m * tile_n / 40.0
+    if "copy_bytes" in columns:  # the last to come adds all up
+        by_workspace = LAST_ADDS_CYCLES + 4.0 * tile_m * tile_n * (split + 1.0) / 64.0
     by_cluster = 1_000.0 + 4.0 * tile_m * tile_n / 32.0
     reduction = np.where(columns["split_via"] == "workspace", by_workspace, by_cluster) * (split > 1.0)
     return np.asarray(300.0 + 2.0 * tile_m * tile_n / split / rate + reduction)
@@ -217,5 +228,5 @@ def _memory_us(
 
 def estimate_us(config: KernelConfig, problem: Problem, arch: Arch = SM90) -> float:
     """:func:`predict_us` of one configuration of any family."""
-    values = {**ABSENT, **config.to_dict()}
+    values = {name: getattr(config, name, absent) for name, absent in ABSENT.items()} | config.to_dict()
     return float(predict_us({name: np.array(value) for name, value in values.items()}, problem, arch))

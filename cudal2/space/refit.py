@@ -128,9 +128,12 @@ def log_waste(config: KernelConfig, problem: Problem, arch: Arch) -> float:
 
 
 def resplit(config: KernelConfig, source: Problem, problem: Problem, space: SearchSpace) -> list[int]:
-    """Splits of K for another shape, the one that keeps the number of CTAs first; what does not split stays so."""
+    """Splits of K for another shape, the one that keeps the number of CTAs first; what does not split stays so.
+
+    Kernels of ``sm80_mma`` begin to split, too: of the three families these alone lose little by it.
+    """
     split = getattr(config, "split_k", 1)
-    if split == 1 or source == problem:
+    if source == problem or (split == 1 and not isinstance(config, Sm80MmaConfig)):
         return [split]
     values = next(axis.values for axis in space.axes if axis.name == "split_k")
     wanted, tiles = math.log(_ctas(config, source)), _ctas(with_axes(config, split_k=1), problem)

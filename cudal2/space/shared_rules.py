@@ -23,6 +23,9 @@ MULTICAST_CTAS = 4
 #: Rows of one swizzle atom in shared memory; a multicast slice is whole atoms.
 SWIZZLE_ROWS = 8
 
+#: Partial sums of a launch in global memory: more than L2 holds would come back from device memory.
+WORKSPACE_BYTES = 32 * 2**20
+
 #: A number of one CTA; elementwise on arrays.
 PerCta = Callable[[Choice], Any]
 

@@ -5,8 +5,13 @@ namespace {
 
 const cudal2::MmaParams* params;
 
+template <class Params>
+void launch(void (*kernel)(Params)) {
+  kernel(*static_cast<const Params*>(params));
+}
+
 void thread_main() {
-  cudal2_gemm(*params);
+  launch(cudal2_gemm);
   emulation::self().done = true;
   while (true) emulation::yield();
 }

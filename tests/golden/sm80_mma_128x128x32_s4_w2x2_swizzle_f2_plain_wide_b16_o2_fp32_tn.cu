@@ -14,6 +14,7 @@ struct Config {
   static constexpr bool kWideStore = true;
   static constexpr int kCopyBytes = 16;
   static constexpr int kCtasPerSm = 2;
+  static constexpr int kSplitK = 1;
   static constexpr bool kBf16 = false;
   static constexpr bool kAccFp16 = false;
   static constexpr bool kKMajorB = true;

@@ -14,6 +14,7 @@ struct Config {
   static constexpr bool kWideStore = false;
   static constexpr int kCopyBytes = 2;
   static constexpr int kCtasPerSm = 4;
+  static constexpr int kSplitK = 1;
   static constexpr bool kBf16 = false;
   static constexpr bool kAccFp16 = true;
   static constexpr bool kKMajorB = false;

@@ -209,6 +209,12 @@ MMA_CORNERS = (
     A(64, 64, 32, 4, 2, 2, "pad", 2, "plain", "direct", 16, 2, "m", 4),
     A(64, 32, 64, 2, 4, 1, "swizzle", 1, "plain", "wide", 16, 2, "n", 1),
     A(192, 64, 32, 2, 4, 4, "swizzle", 2, "staggered", "wide", 16, 1, "m", 2),
+    # Slices of K that meet in a workspace; K tiles as deep as can be.
+    A(64, 64, 32, 4, 2, 2, "swizzle", 2, "plain", "wide", 16, 2, "m", 2, split_k=3),
+    A(16, 16, 16, 2, 1, 1, "pad", 1, "plain", "direct", 16, 4, "m", 1, split_k=16),
+    A(32, 32, 128, 2, 2, 2, "swizzle", 1, "plain", "direct", 16, 1, "n", 1, split_k=2),
+    A(128, 64, 32, 3, 4, 2, "swizzle", 2, "staggered", "wide", 16, 1, "n", 1, split_k=2),
+    A(32, 64, 128, 3, 2, 2, "pad", 2, "plain", "wide", 16, 1, "m", 1),
 )
 MMA_SHAPES = (
     "123_456_789", "1_1_1", "1_4096_4096", "4097_33_129", "300_200_7", "257_130_36", "1000_1001_1002", "128_96_8",

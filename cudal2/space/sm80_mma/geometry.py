@@ -15,6 +15,8 @@ ELEMENT_BYTES = 2
 WARP = 32
 #: What a lane hands to ldmatrix, the unit of the swizzle, and the padding of a row.
 CHUNK_BYTES = 16
+#: Bytes to which the tickets of a workspace are rounded up, so that partial sums behind them lie on whole lines.
+TICKET_ALIGNMENT = 256
 #: Rows, columns and depth of the blocks a warp works in: ldmatrix.x4 and a pair of mma.m16n8k16.
 BLOCK = 16
 
@@ -52,9 +54,23 @@ def cluster_size(config: Sm80MmaConfig) -> int:
 
 
 def grid_ctas(config: Sm80MmaConfig, m: int, n: int, sm_count: int) -> int:
-    """CTAs to launch: one per tile."""
+    """CTAs to launch: one per tile and slice of K."""
     tiles_m, tiles_n = tiles(config, m, n)
-    return tiles_m * tiles_n
+    return tiles_m * tiles_n * config.split_k
+
+
+def params(config: Sm80MmaConfig) -> str:
+    """The struct that the kernel takes."""
+    return "SplitMmaParams" if config.split_k > 1 else "MmaParams"
+
+
+def workspace_bytes(config: Sm80MmaConfig, m: int, n: int) -> tuple[int, int]:
+    """Global memory where slices of K meet: a ticket for each tile, and behind them fp32 sums of each slice."""
+    if config.split_k == 1:
+        return 0, 0
+    tiles_m, tiles_n = tiles(config, m, n)
+    tickets = ceil_div(4 * tiles_m * tiles_n, TICKET_ALIGNMENT) * TICKET_ALIGNMENT
+    return tickets, 4 * tiles_m * tiles_n * config.split_k * config.tile_m * config.tile_n
 
 
 def constants(config: Sm80MmaConfig, acc: Acc, layout: Layout, dtype: Dtype) -> dict[str, Any]:
@@ -76,6 +92,8 @@ def constants(config: Sm80MmaConfig, acc: Acc, layout: Layout, dtype: Dtype) -> 
         "epilogue_wide": config.epilogue == "wide",
         "copy_bytes": config.copy_bytes,
         "ctas_per_sm": config.ctas_per_sm,
+        "split_k": config.split_k,
+        "params": params(config),
         "bf16": dtype == "bf16",
         "acc_fp16": acc == "fp16",
         "b_k_major": layout == "tn",

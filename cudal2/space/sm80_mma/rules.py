@@ -10,8 +10,16 @@ from cudal2.arch import Arch
 from cudal2.problem import Problem
 from cudal2.space.config import Sm80MmaConfig
 from cudal2.space.raster import raster_rules
-from cudal2.space.rule import INT32_MAX, Choice, Rule, ceil_div, lifted
-from cudal2.space.shared_rules import WARP, occupancy, register_share, shared_memory, tile_k_padding
+from cudal2.space.rule import INT32_MAX, Choice, Rule, ceil_div, lifted, share_k_tiles
+from cudal2.space.shared_rules import (
+    WARP,
+    WORKSPACE_BYTES,
+    occupancy,
+    register_share,
+    shared_memory,
+    split_k_depth,
+    tile_k_padding,
+)
 from cudal2.space.sm80_mma import geometry as geo
 
 #: Registers a thread needs beside accumulators and fragments: addresses, predicates, loop state. Of 130 compiles (NVRTC
@@ -132,12 +140,27 @@ def _addressable_reason(c: Sm80MmaConfig, problem: Problem, arch: Arch) -> str:
 
 
 def _stages_fill(c: Choice, problem: Problem, arch: Arch) -> Any:
-    return c.stages <= np.maximum(2, ceil_div(problem.k, c.tile_k) + 1)
+    return c.stages <= np.maximum(2, share_k_tiles(c, problem) + 1)
 
 
 def _stages_fill_reason(c: Sm80MmaConfig, problem: Problem, arch: Arch) -> str:
-    k_tiles = int(ceil_div(problem.k, c.tile_k))
-    return f"{c.stages} stages prefetch {c.stages - 1} K tiles; k = {problem.k} has {k_tiles}"
+    k_tiles = int(share_k_tiles(c, problem))
+    held = f"k = {problem.k} has" if c.split_k == 1 else f"a slice of k = {problem.k} has at most"
+    return f"{c.stages} stages prefetch {c.stages - 1} K tiles; {held} {k_tiles}"
+
+
+def _partial_bytes(c: Choice, problem: Problem) -> Any:
+    sums = 4.0 * c.tile_m * c.tile_n * c.split_k * _tiles_m(c, problem) * _tiles_n(c, problem)
+    return np.where(np.equal(c.split_k, 1), 0.0, sums)
+
+
+def _workspace_fits(c: Choice, problem: Problem, arch: Arch) -> Any:
+    return _partial_bytes(c, problem) <= WORKSPACE_BYTES
+
+
+def _workspace_fits_reason(c: Sm80MmaConfig, problem: Problem, arch: Arch) -> str:
+    held = int(_partial_bytes(c, problem))
+    return f"{held} bytes of partial sums exceed the {WORKSPACE_BYTES} that L2 keeps: fewer slices"
 
 
 RULES: tuple[Rule, ...] = (
@@ -155,6 +178,8 @@ RULES: tuple[Rule, ...] = (
     occupancy(_smem, geo.threads, (*_BODY_AXES, "warps_m", "warps_n")),
     tile_k_padding(geo.BLOCK),
     Rule("size", ("tile_m", "tile_n", "tile_k"), _addressable, _addressable_reason, by_size=True),
-    Rule("stages_depth", ("tile_k", "stages"), _stages_fill, _stages_fill_reason, by_size=True),
+    split_k_depth(),
+    Rule("stages_depth", ("tile_k", "stages", "split_k"), _stages_fill, _stages_fill_reason, by_size=True),
+    Rule("workspace_size", ("tile_m", "tile_n", "split_k"), _workspace_fits, _workspace_fits_reason, by_size=True),
     *raster_rules(lambda c, p: (_tiles_m(c, p), _tiles_n(c, p)), ("tile_m", "tile_n"), "tiles"),
 )

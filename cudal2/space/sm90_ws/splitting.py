@@ -10,6 +10,7 @@ from cudal2.arch import Arch
 from cudal2.problem import Problem
 from cudal2.space.config import Sm90WsConfig
 from cudal2.space.rule import Choice, Rule, share_k_tiles
+from cudal2.space.shared_rules import WORKSPACE_BYTES
 from cudal2.space.sm90_ws import geometry as geo
 from cudal2.space.sm90_ws.tiling import TILING, cluster_ctas, clusters, ctas, wave
 
@@ -17,8 +18,6 @@ from cudal2.space.sm90_ws.tiling import TILING, cluster_ctas, clusters, ctas, wa
 STREAM_K_DEPTH, STREAM_K_TILES = 64, 16
 #: Share of the last wave up to which those left over have no more than three tiles each to help with.
 STREAM_K_WAVE = 0.75
-#: Partial sums of a launch in global memory: more than L2 holds would come back from device memory.
-WORKSPACE_BYTES = 32 * 2**20
 
 
 def _splits_k(c: Choice, problem: Problem, arch: Arch) -> Any:

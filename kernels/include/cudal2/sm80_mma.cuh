@@ -1,11 +1,12 @@
 // Ampere GEMM: a ring of stages filled by cp.async, fragments by ldmatrix, products by mma.sync m16n8k16.
 //
 // Takes every m, n and k: whatever lies outside arrives as zeros, and rows that start on no 16-byte boundary are copied
-// in narrower pieces. One CTA computes one tile of C. See kernels/README.md for what each axis is for.
+// in narrower pieces. One CTA computes one tile of C, or several share its K. See kernels/README.md for what each axis is for.
 #pragma once
 
 #include "cudal2/ampere.cuh"
 #include "cudal2/mma_params.cuh"
+#include "cudal2/mma_split.cuh"
 #include "cudal2/mma_tile.cuh"
 
 namespace cudal2 {
@@ -32,6 +33,7 @@ struct MmaGeometry : Config {
 
   static_assert(kBlocksM * 16 * kWarpsM == kTileM && kBlocksN * 16 * kWarpsN == kTileN, "a warp has whole 16 x 16 blocks of C");
   static_assert(kSteps * 16 == kTileK, "a stage is whole mma depths of 16");
+  static_assert(Config::kSplitK >= 1, "a tile has a slice of K at least");
   static_assert(kStages >= 2, "one stage is read while another is filled");
   static_assert(Config::kFragmentBuffers == 1 || (Config::kFragmentBuffers == 2 && kSteps % 2 == 0), "two fragment buffers alternate over an even number of steps");
   static_assert(Config::kCopyBytes == 16 || Config::kCopyBytes == 8 || Config::kCopyBytes == 4 || Config::kCopyBytes == 2, "no such copy");
@@ -72,6 +74,16 @@ struct Ring {
   __device__ __forceinline__ Ring(const MmaParams& p, uint32_t address, MmaTile tile)
       : smem(address), source_a(p.a_ptr, p.m, p.k, tile.row, 0),
         source_b(p.b_ptr, G::kKMajorB ? p.n : p.k, G::kKMajorB ? p.k : p.n, G::kKMajorB ? tile.col : 0, G::kKMajorB ? 0 : tile.col) {}
+
+  // Past K tiles that another CTA has.
+  __device__ __forceinline__ void skip(int k_tiles) {
+    source_a.move_right(k_tiles * G::kTileK);
+    if constexpr (G::kKMajorB) {
+      source_b.move_right(k_tiles * G::kTileK);
+    } else {
+      source_b.move_down(k_tiles * G::kTileK);
+    }
+  }
 
   __device__ __forceinline__ uint32_t a(int stage) const { return smem + stage * G::kStageBytes; }
   __device__ __forceinline__ uint32_t b(int stage) const { return a(stage) + G::TileA::kBytes; }
@@ -254,11 +266,24 @@ template <class Config>
 __device__ __forceinline__ void sm80_mma(const MmaParams& params) {
   using G = MmaGeometry<Config>;
   extern __shared__ __align__(16) uint8_t smem[];
-  const MmaTile tile = mma_tile<G>(params, blockIdx.x);
+  const int number = blockIdx.x / G::kSplitK;  // slices of a tile are neighbours in the grid: they run at once
+  const MmaTile tile = mma_tile<G>(params, number);
   Ring<G> ring(params, shared_address(smem), tile);
   Warp<G> warp;
   follow_previous_grid();
-  multiply_tile<G>(ring, warp, (params.k + G::kTileK - 1) / G::kTileK);
+  int k_tiles = (params.k + G::kTileK - 1) / G::kTileK;
+  if constexpr (G::kSplitK > 1) {
+    const int slice = blockIdx.x % G::kSplitK;
+    const int first = k_tiles * slice / G::kSplitK;
+    k_tiles = k_tiles * (slice + 1) / G::kSplitK - first;
+    ring.skip(first);
+  }
+  multiply_tile<G>(ring, warp, k_tiles);
+  if constexpr (G::kSplitK > 1) {
+    wait_copies<0>();
+    uint32_t* last = reinterpret_cast<uint32_t*>(smem);
+    if (!gathers_slices<G>(static_cast<const SplitMmaParams&>(params), warp, last, number, blockIdx.x % G::kSplitK)) return;
+  }
   if constexpr (G::kWideStore) {
     store_wide<G>(params, warp, tile, smem);
   } else {
