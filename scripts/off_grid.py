@@ -34,8 +34,8 @@ BEGIN, END = "<!-- off_grid:begin -->", "<!-- off_grid:end -->"
 WHOLE, OFF, UNSTORED, UNREAD = "whole sectors", "off sectors", "TMA cannot store C", "TMA cannot read"
 KINDS = (WHOLE, OFF, UNSTORED, UNREAD)
 #: The shapes that were drawn at random and judged whatever came out, in ``configs/shapes``; and such as were judged
-#: with the one kernel that the table served before, where TMA stores C and where it cannot.
-DRAWN, SERVED, SERVED_ODD = "off_grid_drawn", "off_grid_served", "off_grid_served_odd"
+#: with the one kernel that the table served before: where TMA stores C, where it cannot, where it cannot read A and B.
+DRAWN, SERVED, SERVED_ODD, SERVED_K = "off_grid_drawn", "off_grid_served", "off_grid_served_odd", "off_grid_served_k"
 #: Whom ours stands beside: every figure but the last column is against the first.
 SHOWN = (REFERENCE, "torch")
 
@@ -123,7 +123,8 @@ def groups(board: Board) -> dict[str, set[Problem]]:
     """The judged shapes by kind of rows, all of them, those that chance chose, and those served unseen."""
     every = {final.problem for final in board.finals}
     found = {kind: {problem for problem in every if kind_of(problem) == kind} for kind in KINDS}
-    drawn, served, odd = (every & set(load_shapes(name).problems()) for name in (DRAWN, SERVED, SERVED_ODD))
+    names = (DRAWN, SERVED, SERVED_ODD, SERVED_K)
+    drawn, served, odd, odd_k = (every & set(load_shapes(name).problems()) for name in names)
     return {
         **found,
         "all": every,
@@ -131,6 +132,7 @@ def groups(board: Board) -> dict[str, set[Problem]]:
         "drawn, TMA cannot read": drawn & found[UNREAD],
         "served unseen": served,
         "served unseen, N not a multiple of 8": odd,
+        "served unseen, K not a multiple of 8": odd_k,
     }
 
 

@@ -29,7 +29,7 @@ from cudal2.errors import UsageError
 from cudal2.records.fingerprint import Fingerprint
 from cudal2.table import KernelTable
 
-FOLDERS = ("finals", "quack", "repeat", "latency")
+FOLDERS = ("finals", "served", "quack", "repeat", "latency")
 
 
 def renewed(version: str, old: set[str], new: str) -> str:

