@@ -280,8 +280,8 @@ def test_a_table_serves_each_shape_by_a_family_that_can_take_it() -> None:
     assert {mnk: best.config.family for mnk, best in found.items() if best and best.config} == {
         "256_512_512": "sm90_ws",
         "200_299_513": "sm80_mma",
-        "240_500_513": "sm80_mma",
-    }
+        "240_500_513": "sm90_ws",
+    }, "each element is used often enough to be copied first"
     assert found["200_299_513"].config == replace(odd, group=2), "four rows of tiles: a smaller group, the same cubin"
     text = table.to_text()
     assert '"family": "sm80_mma"' in text and '"family": "sm90_ws"' in text
@@ -415,9 +415,9 @@ def test_kernels_that_cannot_copy_serve_rows_that_tma_cannot_read_if_measured_on
     wide = table.best(200, 304, 400)
     assert wide is not None and wide.mnk == "128_512_512"
     assert table.best(200, 301, 402) is not None
-    aligned = KernelTable(table.header, [mma_entry("200_304_401", narrow)])
-    assert aligned.best(200, 300, 401) is None, "it stored the rows of C by 16 bytes"
-    assert aligned.best(210, 304, 401) is not None
+    aligned = KernelTable(table.header, [mma_entry("800_800_401", narrow)])
+    assert aligned.best(800, 804, 401) is None, "it stored the rows of C by 16 bytes, and this one is large"
+    assert aligned.best(800, 808, 401) is not None and aligned.best(300, 300, 401) is not None
     assert table.best(2000, 2000, 2001) is None
     reason = "no measured shape whose choice holds for rows that TMA cannot read is within 4x"
     assert reason in table.explain(2000, 2000, 2001)

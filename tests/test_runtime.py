@@ -77,10 +77,11 @@ def test_a_shape_nobody_measured_says_what_would_help(table):
 def test_a_shape_no_tensor_map_can_describe_gets_a_kernel_that_copies_first_or_loads_by_address(table):
     loads = []
     loaded = device_kernels(lambda config, problem: loads.append(config) or SimpleNamespace(plan=plan_launch))
-    measured = loaded.route(Problem(123, 456, 7891), table)
+    problem = Problem(1230, 4560, 7891)
+    measured = loaded.route(problem, table)
     assert measured.kernel is None and not loads, "nobody is given a kernel unasked that may be slower than the library"
     assert measured.reason.endswith("; strict=True runs an untuned one")
-    copied = loaded.route(Problem(123, 456, 7891), table, unmeasured=True)
+    copied = loaded.route(problem, table, unmeasured=True)
     assert (copied.reason, copied.config.family, copied.config.padded, copied.pdl) == ("", "sm90_ws", True, False)
     route = loaded.route(TOO_LARGE_TO_COPY, table, unmeasured=True)
     assert (route.reason, route.config.family, route.config.copy_bytes, route.pdl) == ("", "sm80_mma", 2, False)
