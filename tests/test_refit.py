@@ -244,13 +244,13 @@ def test_swapped_operands_are_turned_where_tma_cannot_store_the_rows_of_c() -> N
     assert split is not None and (split.swap_ab, split.epilogue) == (True, "direct"), "sums are stored in pairs"
 
 
-def test_a_swapped_kernel_serves_as_it_is_where_it_cannot_be_turned() -> None:
+def test_a_swapped_kernel_that_is_turned_for_row_major_b_has_whole_boxes() -> None:
     row_major = replace(WAVES, cluster_m=1, swap_ab=True, tile_m=152, tile_n=128, stages=5, schedule="pingpong")
     source, odd = Problem(8192, 2048, 6000, layout="nn"), Problem(8192, 2044, 6000, layout="nn")
     space = SPACES["sm90_ws"]
     assert not space.explain(row_major, source)
     kept = refit(row_major, source, odd, space)
-    assert kept is not None and (kept.tile_m, kept.tile_n, kept.swap_ab) == (152, 128, True), "B comes in boxes of 16"
+    assert kept is not None and (kept.tile_m, kept.tile_n, kept.swap_ab) == (128, 128, False), "152 columns are none"
     assert not space.explain(kept, odd)
 
 
@@ -299,3 +299,29 @@ def test_copies_are_on_the_sectors_of_l2() -> None:
     assert refit(WAVES, Problem(8192, 8192, 1024, layout="nn"), replace(half, m=8192, n=8200), SPACES["sm90_ws"]) == (
         replace(WAVES, padded=True, l2_promotion=128)
     )
+
+
+def test_a_kernel_of_sm80_mma_begins_to_split_a_long_k_alone() -> None:
+    space = SearchSpace(family="sm80_mma")
+    whole = Sm80MmaConfig(32, 32, 64, 3, 2, 2, "swizzle", 1, "plain", "direct", 2, 1, "m", 1)
+    source = Problem(512, 512, 151)
+    split = refit(whole, source, Problem(64, 64, 2001), space)
+    assert split is not None and split.split_k == 16, "four tiles for 256 CTAs"
+    short = refit(whole, source, Problem(64, 64, 151), space)
+    assert short is not None and short.split_k == 1, "three K tiles are one slice of two at most"
+    sliced = replace(whole, split_k=3, stages=2)
+    kept = refit(sliced, Problem(64, 64, 151), Problem(60, 60, 151), space)
+    assert kept is not None and kept.split_k == 3, "what was chosen with one K tile a slice stays so"
+
+
+def test_tiles_taken_over_to_row_major_b_are_whole_boxes() -> None:
+    space = SearchSpace(family="sm90_ws")
+    config = Sm90WsConfig(128, 112, 64, 6, "pingpong", 2, 1, 1, 1, "tma", 1, "m", 4, True)
+    source, problem = Problem(4096, 4096, 4096), Problem(4096, 4096, 4096, layout="nn")
+    found = refit(config, source, problem, space)
+    assert found is not None and found.tile_n == 128
+    for kept in (replace(config, tile_n=96), replace(config, tile_m=112, tile_n=128, swap_ab=True)):
+        same = refit(kept, source, problem, space)
+        assert same is not None and same.tile_n == kept.tile_n
+    own = refit(config, problem, Problem(4096, 4080, 4096, layout="nn"), space)
+    assert own is not None and own.tile_n == 112, "somebody chose it there"

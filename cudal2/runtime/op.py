@@ -52,7 +52,7 @@ def hgemm(
     """Multiplies two matrices by the fastest kernel known for their shape, on the current stream.
 
     Never synchronises, and can be captured in a CUDA graph once the kernel is loaded (:func:`warmup`). Differentiable,
-    and traceable by ``torch.compile``. Allocates nothing but the result; and a workspace, 32 MiB at most where the
+    and traceable by ``torch.compile``. Allocates nothing but the result; and a workspace, some 32 MiB at most where the
     kernel splits K through one, 512 MiB more where it copies operands that TMA cannot read: at the first call of a
     shape on a stream, and in every call that a graph captures, given back once the graph is gone and another such call
     is captured. All together take 2 GiB at most; where that is taken, or the memory is, ``torch.matmul`` steps in, and

@@ -23,6 +23,8 @@ from cudal2.space.waves import waves_of
 #: Logarithm of more waste from which the tile gives way, and what a factor between its sides is worth of it.
 RETILE_FROM, RETILE_COST = 0.1, 0.2
 
+#: K tiles of a slice from which a kernel that did not split may begin to.
+BEGIN_SLICE_TILES = 2
 #: Columns of the widest box of N-major B, and of those from which tiles are loaded as fast.
 BOX_COLUMNS, NARROW_COLUMNS = 64, 32
 #: What L2 reads from memory at a time (CUDA C++ Best Practices Guide, coalesced access), and what it should fetch for a
@@ -132,12 +134,16 @@ def log_waste(config: KernelConfig, problem: Problem, arch: Arch) -> float:
 def resplit(config: KernelConfig, source: Problem, problem: Problem, space: SearchSpace) -> list[int]:
     """Splits of K for another shape, the one that keeps the number of CTAs first; what does not split stays so.
 
-    Kernels of ``sm80_mma`` begin to split, too: of the three families these alone lose little by it.
+    Kernels of ``sm80_mma`` begin to split, too, where each slice has two K tiles: of 92 pairs of the same kernel with one
+    K tile a slice and unsplit (``h200_sm80_odd_swept_fp32_tn``) the split one is 1.08x slower in the mean, with more it
+    is faster.
     """
     split = getattr(config, "split_k", 1)
     if source == problem or (split == 1 and not isinstance(config, Sm80MmaConfig)):
         return [split]
-    values = next(axis.values for axis in space.axes if axis.name == "split_k")
+    most = ceil_div(problem.k, config.tile_k) // BEGIN_SLICE_TILES if split == 1 else math.inf
+    axis = next(axis for axis in space.axes if axis.name == "split_k")
+    values = [value for value in axis.values if value == 1 or value <= most]
     wanted, tiles = math.log(_ctas(config, source)), _ctas(with_axes(config, split_k=1), problem)
     return sorted(values, key=lambda other: (abs(math.log(tiles * other) - wanted), other))
 
@@ -169,9 +175,10 @@ def _kernels(config: KernelConfig, source: Problem, problem: Problem, space: Sea
     full = not space.explain(config, source) and all(space.explain(ring, source) for ring in deeper)
     depths = [depth for depth in axes["stages"] if full or depth <= config.stages]
     forms = []
-    for base in bases(_boxed(config, source, problem, space), source, problem, space):
+    for base in bases(config, source, problem, space):
         forms += [base, with_axes(base, stream_k=False)] if getattr(base, "stream_k", False) else [base]
     tiles = dict.fromkeys(tile for form in forms for tile in (retiled(form, source, problem, space), form))
+    tiles = dict.fromkeys(_boxed(tile, config, source, problem, space.arch) for tile in tiles)
     for tile in (kept for either in tiles for kept in _keeping(either, problem, space)):
         for split in resplit(tile, source, problem, space):
             for depth in sorted(depths, reverse=True):
@@ -197,20 +204,21 @@ def off_sectors(problem: Problem, padded: bool = False) -> bool:
     return any(row % SECTOR_BYTES for row in row_bytes)
 
 
-def _boxed(config: KernelConfig, source: Problem, problem: Problem, space: SearchSpace) -> KernelConfig:
-    """With whole boxes of 64 columns where B, K-major before, would come in boxes of 16.
+def _boxed(config: KernelConfig, chosen: KernelConfig, source: Problem, problem: Problem, arch: Arch) -> KernelConfig:
+    """With whole boxes of 64 columns where N-major B would come in boxes of 16, which nobody chose there.
 
-    Of 71 shapes (``h200_sm90_swept_fp32_nn``, 2026-11-30) tiles of 80, 112, 144, 176 or 208 columns took 1.1 to 1.9 times
-    the best known time, those of the nearest whole boxes that waste least 1.06 times in the mean; 96 and 160 hardly lose.
+    Of 19 shapes with such a tile (``h200_sm90_swept_fp32_nn``, 2026-11-30) it took up to twice the best known time (80,
+    112, 144, 176 or 208 columns), on few as long; of 71 the nearest whole boxes that waste least took 1.06 times in the
+    mean, 1.6 times at most. Tiles of 96 and 160 columns hardly lose.
     """
-    taken_over = source.layout == "tn" and problem.layout == "nn"
-    if not taken_over or not isinstance(config, Sm90WsConfig) or config.swap_ab:
+    measured = source.layout == "nn" and getattr(chosen, "tile_n", 0) == config.tile_n
+    if problem.layout == "tn" or measured or not isinstance(config, Sm90WsConfig) or config.swap_ab:
         return config
     if config.tile_n % NARROW_COLUMNS == 0 or config.tile_n < NARROW_COLUMNS:
         return config
     below = config.tile_n // BOX_COLUMNS * BOX_COLUMNS
     near = [with_axes(config, tile_n=columns) for columns in (below + BOX_COLUMNS, below) if columns]
-    return min(near, key=lambda one: log_waste(one, problem, space.arch))
+    return min(near, key=lambda one: log_waste(one, problem, arch))
 
 
 def _keeping(config: KernelConfig, problem: Problem, space: SearchSpace) -> Iterator[KernelConfig]:

@@ -29,17 +29,16 @@ OFF_SECTORS_DISTANCE = 1.0
 #: As far again: one of the two is copied first, which takes time that tiles and waves do not.
 PADDED_DISTANCE = 1.0
 #: Multiplications of each element that is copied, in the mean, and K, from which kernels measured on rows that TMA
-#: reads are worth it for rows that are copied first: of 44 padded kernels (docs/off_grid.md) 30 of 34 that won have as
-#: much, and one of eight that lost.
+#: reads are worth it for rows that are copied first: of 51 padded kernels (docs/off_grid.md) 39 of the 45 that are not
+#: lost have as much, and none of the six that are.
 COPY_USES, COPY_K = 140.0, 100
 #: Elements of C up to which kernels of ``sm80_mma`` serve rows of C that TMA cannot store, whatever rows they stored,
-#: and K up to which they serve narrower rows of A and B than their own there. Of 44 shapes whose K 8 does not divide
-#: (``h200_*_odd_swept``, 2026-11-30), each served by the table less its own entry, what is served is 1.165x cuBLASLt,
-#: ahead on 27 and behind on 8, and without these rules 1.154x, 23 and 7, the library 9 of them and 14; by a table
-#: without the 44 1.104x and 1.079x; the best known is 1.325x (``scripts/neighbours.py --table``). Such a C took 2.4
-#: times the library's time at 7.4 million elements and 1.2 times at 0.83 million (docs/off_grid.md), 0.5 to 0.9 at
-#: 0.07 to 0.41 million (71_1043_105, 167_957_218, 75_1384_306, 394_1034_1412, the best of each); copies of 2 bytes 1.4
-#: times at K of 399 (47_106_399), and less than the library's on the eight whose K is at most 159.
+#: and K up to which they serve narrower rows of A and B than their own there. Of 44 shapes whose K 8 does not divide,
+#: searched before K could be split, each served by the table of then less its own entry, what was served was 1.165x
+#: cuBLASLt with these rules and 1.154x without; with what came since it is 1.311x on 100 such shapes, ahead on 77, behind
+#: on 11, the best known 1.462x (``scripts/neighbours.py --table``). Such a C took 2.4 times the library's time at 7.4
+#: million elements and 1.2 times at 0.83 million (docs/off_grid.md), 0.5 to 0.9 at 0.07 to 0.41 million (71_1043_105,
+#: 167_957_218, 75_1384_306, 394_1034_1412, the best of each).
 SMALL_C, NARROW_K = 2**19, 160
 #: So many of the most promising are refitted.
 REFITTED = 8

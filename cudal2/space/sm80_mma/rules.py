@@ -22,9 +22,11 @@ from cudal2.space.shared_rules import (
 )
 from cudal2.space.sm80_mma import geometry as geo
 
-#: Registers a thread needs beside accumulators and fragments: addresses, predicates, loop state. Of 130 compiles (NVRTC
-#: 13.0) 2 in 71 spill, up to 16 bytes, with 40 to 55 to spare; 1 in 35 with 32 to 39; 12 in 15 with 20 to 31.
+#: Registers a thread needs beside accumulators and fragments: addresses, predicates, loop state. Of 130 compiles without
+#: a split of K (NVRTC 13.0) 2 in 71 spill, up to 16 bytes, with 40 to 55 to spare; 1 in 35 with 32 to 39; 12 in 15 with 20 to 31.
 WORKING_REGISTERS = 40
+#: Quads of sums that a thread loads at a time where slices of K meet, and registers it needs beside these and its own.
+LOADS_UNDER_WAY, SUM_WORKING_REGISTERS = 16, 20
 #: Chunks of a stage that one thread copies; unrolled, more of them cost instruction cache and seconds of compiling.
 CHUNKS_PER_THREAD = 32
 
@@ -62,9 +64,15 @@ def staging_registers(choice: Choice) -> Any:
     return np.where(np.equal(choice.copy_bytes, geo.ELEMENT_BYTES), elements, 0)
 
 
+def sum_registers(choice: Choice) -> Any:
+    """Sums, and others' that are on their way, of the slice that adds them all up (``mma_split.cuh``)."""
+    quads = choice.tile_m * choice.tile_n // (choice.warps_m * choice.warps_n * WARP) // 4
+    return np.where(choice.split_k > 1, 4 * np.minimum(quads, LOADS_UNDER_WAY) + 4 * LOADS_UNDER_WAY, 0)
+
+
 def _needed(choice: Choice, problem: Problem) -> Any:
     held = accumulator_registers(choice, problem) + fragment_registers(choice) + staging_registers(choice)
-    return held + WORKING_REGISTERS
+    return np.maximum(held + WORKING_REGISTERS, sum_registers(choice) + SUM_WORKING_REGISTERS)
 
 
 def _tiles_m(choice: Choice, problem: Problem) -> Any:
@@ -120,9 +128,12 @@ def _fits_registers_reason(c: Sm80MmaConfig, problem: Problem, arch: Arch) -> st
     accumulators, fragments = int(accumulator_registers(c, problem)), int(fragment_registers(c))
     staging = int(staging_registers(c))
     staged = f"{staging} staging, " if staging else ""
+    cap, sums = int(register_cap(c, arch)), int(sum_registers(c))
+    if sums + SUM_WORKING_REGISTERS > cap:
+        return f"{sums} registers of sums where slices of K meet and {SUM_WORKING_REGISTERS} working exceed the {cap} it has"
     return (
         f"{accumulators} accumulator, {fragments} fragment, {staged}{WORKING_REGISTERS} working registers per thread "
-        f"exceed the {int(register_cap(c, arch))} it has"
+        f"exceed the {cap} it has"
     )
 
 
@@ -149,18 +160,22 @@ def _stages_fill_reason(c: Sm80MmaConfig, problem: Problem, arch: Arch) -> str:
     return f"{c.stages} stages prefetch {c.stages - 1} K tiles; {held} {k_tiles}"
 
 
+def _workspace_limit(arch: Arch) -> int:
+    return min(WORKSPACE_BYTES, arch.l2_bytes)
+
+
 def _partial_bytes(c: Choice, problem: Problem) -> Any:
     sums = 4.0 * c.tile_m * c.tile_n * c.split_k * _tiles_m(c, problem) * _tiles_n(c, problem)
     return np.where(np.equal(c.split_k, 1), 0.0, sums)
 
 
 def _workspace_fits(c: Choice, problem: Problem, arch: Arch) -> Any:
-    return _partial_bytes(c, problem) <= WORKSPACE_BYTES
+    return _partial_bytes(c, problem) <= _workspace_limit(arch)
 
 
 def _workspace_fits_reason(c: Sm80MmaConfig, problem: Problem, arch: Arch) -> str:
     held = int(_partial_bytes(c, problem))
-    return f"{held} bytes of partial sums exceed the {WORKSPACE_BYTES} that L2 keeps: fewer slices"
+    return f"{held} bytes of partial sums exceed the {_workspace_limit(arch)} that L2 keeps: fewer slices"
 
 
 RULES: tuple[Rule, ...] = (
@@ -170,7 +185,7 @@ RULES: tuple[Rule, ...] = (
     Rule("chunks_per_thread", (*_WARP_AXES, "tile_k"), _shares_copies, _shares_copies_reason),
     Rule(
         "registers",
-        (*_WARP_AXES, "tile_k", "fragments", "copy_bytes", "ctas_per_sm"),
+        (*_WARP_AXES, "tile_k", "fragments", "copy_bytes", "split_k", "ctas_per_sm"),
         _fits_registers,
         _fits_registers_reason,
     ),
