@@ -13,7 +13,6 @@ from fabricated_recording import FINGERPRINT
 from cudal2.errors import RecordError
 from cudal2.paths import data_dir
 from cudal2.problem import Problem
-from cudal2.records.finals import compare
 from cudal2.records.recording import read_records
 from cudal2.records.shards import Shards
 from cudal2.report.board import Board

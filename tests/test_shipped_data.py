@@ -8,6 +8,7 @@ import re
 import time
 from collections import Counter, defaultdict
 from itertools import pairwise
+from pathlib import Path
 from statistics import geometric_mean
 
 import numpy as np
@@ -23,7 +24,7 @@ from cudal2.records.recording import Recording, bundled_recording, read_records
 from cudal2.report.board import boards
 from cudal2.report.summary import load_finals
 from cudal2.settings import BenchSettings
-from cudal2.space.config import KernelConfig, Sm90WsConfig
+from cudal2.space.config import KernelConfig
 from cudal2.space.families import FAMILIES
 from cudal2.table import Device, KernelTable, tuned_elsewhere
 from cudal2.table.files import table_files

@@ -34,7 +34,8 @@ UNTOUCHED = 0x54D0
 SM_COUNT = 4  # persistent CTAs get several tiles
 #: What the kernel includes of other people's; one header stands for all.
 STANDS_FOR = (
-    "cudal2/gpu_scope.cuh", "cudal2/hopper.cuh", "cudal2/l2.cuh", "cudal2/unaligned.cuh", "cuda_fp16.h", "cute/arch/cluster_sm90.hpp",
+    "cudal2/gpu_scope.cuh", "cudal2/hopper.cuh", "cudal2/l2.cuh", "cudal2/unaligned.cuh", "cuda_fp16.h",
+    "cute/arch/cluster_sm90.hpp",
     "cute/arch/copy_sm90.hpp", "cute/arch/copy_sm90_tma.hpp", "cute/arch/mma_sm90_gmma.hpp",
     "cute/arch/mma_sm90_gmma_ext.hpp", "cute/numeric/integer_sequence.hpp", "cutlass/arch/barrier.h",
     "cutlass/arch/reg_reconfig.h",

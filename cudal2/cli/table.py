@@ -166,7 +166,8 @@ def _lookup(arguments: argparse.Namespace) -> int:
     note(table.explain(*sizes))
     if entry is None:
         raise NothingValidError(
-            f"the table has nothing for {problem.mnk}: hgemm calls torch.matmul, with strict=True an untuned kernel if there is any"
+            f"the table has nothing for {problem.mnk}: hgemm calls torch.matmul, "
+            "with strict=True an untuned kernel if there is any"
         )
     if arguments.json:
         print_json({"exact": entry.mnk == problem.mnk, "mnk": entry.mnk, **entry.to_dict()})

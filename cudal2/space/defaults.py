@@ -83,7 +83,7 @@ def default_configs(problem: Problem, arch: Arch, family: str = "") -> list[Kern
 
 
 def sm80_mma_configs(problem: Problem) -> tuple[Sm80MmaConfig, ...]:
-    """For any sizes: stages as deep as K allows, copies as wide as the rows do; largest tile first, whole before split."""
+    """For any sizes: stages as deep as K allows, copies as wide as rows do; largest tile first, whole before split."""
     tile_k = next((depth for depth in (64, 32) if depth <= problem.k), 16)
     stages = min(4 if tile_k == 64 else 5, max(2, ceil_div(problem.k, tile_k) + 1))
     whole = tuple(
@@ -109,7 +109,7 @@ def sm80_mma_configs(problem: Problem) -> tuple[Sm80MmaConfig, ...]:
 
 
 def _sliced(config: Sm80MmaConfig, problem: Problem) -> Sm80MmaConfig:
-    """With K split until there are some two CTAs for each multiprocessor of a large GPU, or two K tiles for each CTA."""
+    """With K split until there are some two CTAs for each SM of a large GPU, or two K tiles for each CTA."""
     tiles = ceil_div(problem.m, config.tile_m) * ceil_div(problem.n, config.tile_n)
     most = min(_SPLIT_CTAS // tiles, ceil_div(problem.k, config.tile_k) // 2)
     split = max((value for value in _SPLITS if value <= most), default=1)
@@ -120,7 +120,7 @@ def _sliced(config: Sm80MmaConfig, problem: Problem) -> Sm80MmaConfig:
 def fallback_config(problem: Problem, arch: Arch) -> KernelConfig | None:
     """What to run, untuned, where TMA cannot read the rows and the architecture has it; ``None`` elsewhere.
 
-    The one that the analytic model finds fastest, of those that copy operands first and those that load them as they are.
+    The one that the analytic model finds fastest, of those that copy operands first and those that do without.
     """
     if tma_reads(problem) or family_on(arch) is SM80_MMA:
         return None

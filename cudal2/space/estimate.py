@@ -49,8 +49,8 @@ COPY_US, COPY_BYTES_PER_US = 3.6, 2.4e6
 #: Bytes per cycle that one SM copies to shared memory, by a byte of the copies' width: of 2 to 8 that with the least
 #: regret on 44 shapes of rows that TMA cannot read (1.12, 1.20 without; H200, 2026-11-30).
 COPY_CYCLE_FACTOR = 5.0
-#: Width of copies that pass through registers, so that no more than one stage of them is under way, and cycles until the
-#: last slice of K knows that it is and has the others' sums: 0.9 us on 53_160_78 and 68_720_59 (H200, 2026-11-30).
+#: Width of copies that pass through registers, so that no more than one stage of them is under way, and cycles until
+#: the last slice of K knows that it is and has the others' sums: 0.9 us on 53_160_78 and 68_720_59 (H200, 2026-11-30).
 STAGED_BYTES, LAST_ADDS_CYCLES = 2, 1_500.0
 #: Multiplications that an SM's tensor cores take per cycle from mma.sync (A100 whitepaper: 1,024 fused multiply-adds).
 MMA_PER_CYCLE = 1_024.0

@@ -134,9 +134,9 @@ def log_waste(config: KernelConfig, problem: Problem, arch: Arch) -> float:
 def resplit(config: KernelConfig, source: Problem, problem: Problem, space: SearchSpace) -> list[int]:
     """Splits of K for another shape, the one that keeps the number of CTAs first; what does not split stays so.
 
-    Kernels of ``sm80_mma`` begin to split, too, where each slice has two K tiles: of 92 pairs of the same kernel with one
-    K tile a slice and unsplit (``h200_sm80_odd_swept_fp32_tn``) the split one is 1.08x slower in the mean, with more it
-    is faster.
+    Kernels of ``sm80_mma`` begin to split, too, where each slice has two K tiles: of 92 pairs of the same kernel with
+    one K tile a slice and unsplit (``h200_sm80_odd_swept_fp32_tn``) the split one is 1.08x slower in the mean, with
+    more it is faster.
     """
     split = getattr(config, "split_k", 1)
     if source == problem or (split == 1 and not isinstance(config, Sm80MmaConfig)):

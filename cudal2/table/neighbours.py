@@ -35,10 +35,10 @@ COPY_USES, COPY_K = 140.0, 100
 #: Elements of C up to which kernels of ``sm80_mma`` serve rows of C that TMA cannot store, whatever rows they stored,
 #: and K up to which they serve narrower rows of A and B than their own there. Of 44 shapes whose K 8 does not divide,
 #: searched before K could be split, each served by the table of then less its own entry, what was served was 1.165x
-#: cuBLASLt with these rules and 1.154x without; with what came since it is 1.311x on 100 such shapes, ahead on 77, behind
-#: on 11, the best known 1.462x (``scripts/neighbours.py --table``). Such a C took 2.4 times the library's time at 7.4
-#: million elements and 1.2 times at 0.83 million (docs/off_grid.md), 0.5 to 0.9 at 0.07 to 0.41 million (71_1043_105,
-#: 167_957_218, 75_1384_306, 394_1034_1412, the best of each).
+#: cuBLASLt with these rules and 1.154x without; with what came since it is 1.311x on 100 such shapes, ahead on 77,
+#: behind on 11, the best known 1.462x (``scripts/neighbours.py --table``). Such a C took 2.4 times the library's time
+#: at 7.4 million elements and 1.2 times at 0.83 million (docs/off_grid.md), 0.5 to 0.9 at 0.07 to 0.41 million
+#: (71_1043_105, 167_957_218, 75_1384_306, 394_1034_1412, the best of each).
 SMALL_C, NARROW_K = 2**19, 160
 #: So many of the most promising are refitted.
 REFITTED = 8

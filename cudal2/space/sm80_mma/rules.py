@@ -22,8 +22,9 @@ from cudal2.space.shared_rules import (
 )
 from cudal2.space.sm80_mma import geometry as geo
 
-#: Registers a thread needs beside accumulators and fragments: addresses, predicates, loop state. Of 130 compiles without
-#: a split of K (NVRTC 13.0) 2 in 71 spill, up to 16 bytes, with 40 to 55 to spare; 1 in 35 with 32 to 39; 12 in 15 with 20 to 31.
+#: Registers a thread needs beside accumulators and fragments: addresses, predicates, loop state. Of 130 compiles
+#: without a split of K (NVRTC 13.0) 2 in 71 spill, up to 16 bytes, with 40 to 55 to spare; 1 in 35 with 32 to 39; 12 in
+#: 15 with 20 to 31.
 WORKING_REGISTERS = 40
 #: Quads of sums that a thread loads at a time where slices of K meet, and registers it needs beside these and its own.
 LOADS_UNDER_WAY, SUM_WORKING_REGISTERS = 16, 20
@@ -130,7 +131,8 @@ def _fits_registers_reason(c: Sm80MmaConfig, problem: Problem, arch: Arch) -> st
     staged = f"{staging} staging, " if staging else ""
     cap, sums = int(register_cap(c, arch)), int(sum_registers(c))
     if sums + SUM_WORKING_REGISTERS > cap:
-        return f"{sums} registers of sums where slices of K meet and {SUM_WORKING_REGISTERS} working exceed the {cap} it has"
+        meeting = f"{sums} registers of sums where slices of K meet and {SUM_WORKING_REGISTERS} working"
+        return f"{meeting} exceed the {cap} that a thread has"
     return (
         f"{accumulators} accumulator, {fragments} fragment, {staged}{WORKING_REGISTERS} working registers per thread "
         f"exceed the {cap} it has"

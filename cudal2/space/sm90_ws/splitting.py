@@ -40,7 +40,7 @@ def _partial_bytes(c: Choice, problem: Problem, arch: Arch) -> Any:
     slices = np.where(np.equal(c.split_via, "workspace"), ctas(c, problem), 0)
     tiles, full = _last_wave(c, problem, arch)
     parts = np.where(c.stream_k, tiles * geo.stream_k_parts(tiles, full) * cluster_ctas(c), 0)
-    return 4 * c.tile_m * c.tile_n * (slices + parts)
+    return 4.0 * c.tile_m * c.tile_n * (slices + parts)
 
 
 def _last_wave(c: Choice, problem: Problem, arch: Arch) -> tuple[Any, Any]:
