@@ -27,6 +27,7 @@ from cudal2.cli.output import counted
 from cudal2.codegen import generator_version
 from cudal2.errors import UsageError
 from cudal2.records.fingerprint import Fingerprint
+from cudal2.records.shards import opened
 from cudal2.table import KernelTable
 
 FOLDERS = ("finals", "served", "quack", "repeat", "latency")
@@ -75,8 +76,8 @@ def stamp_table(path: Path, old: set[str], new: str) -> bool:
 
 
 def _text(path: Path) -> str:
-    contents = path.read_bytes()
-    return (gzip.decompress(contents) if path.suffix == ".gz" else contents).decode()
+    with opened(path) as file:
+        return file.read().decode()
 
 
 def _written(path: Path, text: str) -> bool:

@@ -245,7 +245,7 @@ def _read_shard(path: Path, kind: str, parse: Callable[[dict[str, Any]], Row]) -
 
 def _lines(path: Path) -> Iterator[tuple[int, dict[str, Any] | None]]:
     """Numbered rows; the row is ``None`` for a last line that has no newline and does not parse."""
-    with _opened(path) as file:
+    with opened(path) as file:
         for number, line in enumerate(file, start=1):
             try:
                 row = json.loads(line)
@@ -261,7 +261,12 @@ def _lines(path: Path) -> Iterator[tuple[int, dict[str, Any] | None]]:
             yield number, row
 
 
-def _opened(path: Path) -> BinaryIO:
+def opened(path: Path) -> BinaryIO:
+    """A file to read from, unpacked if it is packed.
+
+    Raises:
+        RecordError: It is packed and damaged.
+    """
     if path.suffix != ".gz":
         return path.open("rb")
     try:

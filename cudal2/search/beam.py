@@ -67,7 +67,7 @@ def _next_batch(
 
 
 def _steps(session: SearchSession, config: KernelConfig) -> Iterator[KernelConfig]:
-    stages = next(axis for axis in session.space.axes if axis.name == "stages")
+    stages = session.space.axis("stages")
     for axis in session.space.axes:
         for value in axis.neighbours(getattr(config, axis.name)):
             moved = replace(config, **{axis.name: value})

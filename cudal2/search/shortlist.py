@@ -111,7 +111,7 @@ class _Bank:
     def __init__(self, space: SearchSpace, patterns: Sequence[KernelConfig], kind: Problem) -> None:
         self.family = space.family.name
         self._space = space
-        self._stages = np.array(next(axis.values for axis in space.axes if axis.name == "stages"))
+        self._stages = np.array(space.axis("stages").values)
         self._stride = space.stride("stages")
         self._padded = space.stride(_PADDED) if any(axis.name == _PADDED for axis in space.axes) else 0
         first = np.unique(np.array([space.flat(pattern) for pattern in patterns if space.holds(pattern)], np.int64))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 from dataclasses import replace
+from math import prod
 
 from cudal2.arch import Arch
 from cudal2.errors import NothingValidError
@@ -12,8 +13,9 @@ from cudal2.space.config import KernelConfig, Sm80MmaConfig, Sm90CollectiveConfi
 from cudal2.space.estimate import estimate_us
 from cudal2.space.families import FAMILIES, SM80_MMA, family_on
 from cudal2.space.refit import suited
-from cudal2.space.rule import ceil_div
+from cudal2.space.rule import ceil_div, share_k_tiles
 from cudal2.space.shared_rules import tma_reads
+from cudal2.space.sm80_mma import geometry as sm80_mma
 from cudal2.space.space import SearchSpace
 
 #: Large tiles, small ones, a split of K, many CTAs for output-bound shapes.
@@ -110,11 +112,9 @@ def sm80_mma_configs(problem: Problem) -> tuple[Sm80MmaConfig, ...]:
 
 def _sliced(config: Sm80MmaConfig, problem: Problem) -> Sm80MmaConfig:
     """With K split until there are some two CTAs for each SM of a large GPU, or two K tiles for each CTA."""
-    tiles = ceil_div(problem.m, config.tile_m) * ceil_div(problem.n, config.tile_n)
-    most = min(_SPLIT_CTAS // tiles, ceil_div(problem.k, config.tile_k) // 2)
-    split = max((value for value in _SPLITS if value <= most), default=1)
-    slice_tiles = ceil_div(ceil_div(problem.k, config.tile_k), split)
-    return replace(config, split_k=split, stages=min(config.stages, max(2, slice_tiles + 1)))
+    most = min(_SPLIT_CTAS // prod(sm80_mma.tiles(config, problem.m, problem.n)), share_k_tiles(config, problem) // 2)
+    sliced = replace(config, split_k=max((value for value in _SPLITS if value <= most), default=1))
+    return replace(sliced, stages=min(config.stages, max(2, share_k_tiles(sliced, problem) + 1)))
 
 
 def fallback_config(problem: Problem, arch: Arch) -> KernelConfig | None:

@@ -61,8 +61,8 @@ def _shallow(config: KernelConfig, problem: Problem, space: SearchSpace) -> Kern
     depth = BLOCK * ceil_div(problem.k, BLOCK)
     if not isinstance(config, Sm80MmaConfig) or config.tile_k <= depth:
         return config
-    values = next(axis.values for axis in space.axes if axis.name == "tile_k")
-    return replace(config, tile_k=max((value for value in values if value <= depth), default=config.tile_k))
+    values = (value for value in space.axis("tile_k").values if value <= depth)
+    return replace(config, tile_k=max(values, default=config.tile_k))
 
 
 def suited(config: KernelConfig, problem: Problem) -> KernelConfig:
@@ -142,8 +142,7 @@ def resplit(config: KernelConfig, source: Problem, problem: Problem, space: Sear
     if source == problem or (split == 1 and not isinstance(config, Sm80MmaConfig)):
         return [split]
     most = ceil_div(problem.k, config.tile_k) // BEGIN_SLICE_TILES if split == 1 else math.inf
-    axis = next(axis for axis in space.axes if axis.name == "split_k")
-    values = [value for value in axis.values if value == 1 or value <= most]
+    values = [value for value in space.axis("split_k").values if value == 1 or value <= most]
     wanted, tiles = math.log(_ctas(config, source)), _ctas(with_axes(config, split_k=1), problem)
     return sorted(values, key=lambda other: (abs(math.log(tiles * other) - wanted), other))
 
@@ -159,7 +158,7 @@ def retiled(config: KernelConfig, source: Problem, problem: Problem, space: Sear
         return config
     side = "tile_m" if config.swap_ab else "tile_n"
     before: int = getattr(config, side)
-    values = [value for axis in space.axes if axis.name == side for value in axis.values if value <= 2 * before]
+    values = [value for value in space.axis(side).values if value <= 2 * before]
 
     def cost(value: int) -> float:
         waste = log_waste(with_axes(config, **{side: value}), problem, space.arch)
@@ -224,7 +223,7 @@ def _boxed(config: KernelConfig, chosen: KernelConfig, source: Problem, problem:
 def _keeping(config: KernelConfig, problem: Problem, space: SearchSpace) -> Iterator[KernelConfig]:
     """With the least of A kept that holds all of this K, where any was; then with none."""
     if getattr(config, "resident_a", 0):
-        values = next(axis.values for axis in space.axes if axis.name == "resident_a")
+        values = space.axis("resident_a").values
         if holding := [value for value in values if value >= ceil_div(problem.k, config.tile_k)]:
             yield with_axes(config, resident_a=min(holding))
         config = with_axes(config, resident_a=0)

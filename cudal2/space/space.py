@@ -23,6 +23,7 @@ from cudal2.arch import SM90, Arch
 from cudal2.errors import NothingValidError, UsageError
 from cudal2.problem import Problem
 from cudal2.settings import SpaceSettings
+from cudal2.space.axes import Axis
 from cudal2.space.config import KernelConfig
 from cudal2.space.families import family_on
 from cudal2.space.masks import is_in
@@ -253,6 +254,10 @@ class SearchSpace:
             UsageError: A field has a value that is not on its axis.
         """
         return int(np.ravel_multi_index(self.encode(config), self.dims))
+
+    def axis(self, name: str) -> Axis:
+        """The axis of this name, which the family has."""
+        return next(axis for axis in self.axes if axis.name == name)
 
     def stride(self, name: str) -> int:
         """By how much one value further on an axis raises the flat index."""
