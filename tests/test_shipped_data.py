@@ -277,6 +277,23 @@ def test_the_pages_name_every_final_of_the_shape_whose_finals_differ_most() -> N
     assert f"128_16384_16384 {nn['on'][-1]} and {nn['off'][-1]}, all tied" in kernels
 
 
+def test_quack_was_beside_every_shape_of_the_finals_and_the_readme_says_where_its_run_differs() -> None:
+    readme = " ".join((data_dir().parents[1] / "README.md").read_text().split())
+    found = {board.key: board for board in boards(load_finals(data_dir() / "quack").measurements)}
+    judged = {board.key: board for board in boards(load_finals(data_dir() / "finals").measurements)}
+    text: dict[str, list[str]] = defaultdict(list)
+    for key in ("offline/fp32/on", "offline/fp32/off"):
+        beside, reference = found[key].standing("quack"), found[key].standing()
+        assert beside and reference and len(beside.shapes) == 96
+        for mnk in ("128_16384_16384", "8192_8192_8192"):
+            text[mnk] += [f"{shape.comparison.ratio:.3f}" for shape in reference.shapes if shape.problem.mnk == mnk]
+        standing = judged[key].standing()
+        assert standing
+        text["finals"] += [f"{x.comparison.ratio:.3f}" for x in standing.shapes if x.problem.mnk == "8192_8192_8192"]
+    one, cube, finals = (" and ".join(text[name]) for name in ("128_16384_16384", "8192_8192_8192", "finals"))
+    assert f"Beside QuACK, on two more GPUs, it is {one}, 8192_8192_8192 {cube} ({finals} in the finals)" in readme
+
+
 def test_the_readme_says_how_the_table_serves_shapes_without_their_own_entries(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -269,9 +269,9 @@ def _class(found: Spread | None) -> str:
 
 
 def beside_markdown(name: str, shards: Shards) -> str:
-    """Finals of some shapes that an optional contestant took part in, beside the reference; empty without any."""
+    """Finals that an optional contestant took part in, against it and the reference; empty without any."""
     found = [board for board in boards(shards.measurements) if board.standing(name) is not None]
-    title = f"### Beside {baseline_title(name)}, other finals of some of these shapes"
+    title = f"### Beside {baseline_title(name)}, in finals of their own"
     return "\n\n".join((title, _table(found, (REFERENCE, name)), _all_losses(found, name))) if found else ""
 
 
