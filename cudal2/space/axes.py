@@ -130,7 +130,12 @@ SM80_MMA_AXES: tuple[Axis, ...] = (
     Axis(
         "prefetch", ("plain", "staggered"), True, "copies of a stage together, or those of B behind the first products"
     ),
-    Axis("epilogue", ("direct", "wide"), True, "predicated stores from registers, or 16 bytes through shared memory"),
+    Axis(
+        "epilogue",
+        ("direct", "wide", "shifted"),
+        True,
+        "predicated stores from registers, or through shared memory 16 bytes at a time, aligned or shifted rows",
+    ),
     Axis("ctas_per_sm", (1, 2, 3, 4), True, "CTAs that fit one multiprocessor"),
     Axis("split_k", (1, 2, 3, 4, 6, 8, 16), True, "CTAs that split K, whose sums meet in a workspace"),
     Axis("raster", ("m", "n"), False, "axis along which consecutive tiles run inside a raster group"),

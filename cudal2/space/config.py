@@ -17,7 +17,7 @@ SmemLayout = Literal["swizzle", "pad"]
 Prefetch = Literal["plain", "staggered"]
 SplitVia = Literal["cluster", "workspace"]
 StoreHint = Literal["normal", "evict_first"]
-MmaEpilogue = Literal["direct", "wide"]
+MmaEpilogue = Literal["direct", "wide", "shifted"]
 Variant = Literal["wgmma", "mma"]
 KernelSchedule = Literal["warpspecialized", "pingpong", "cooperative"]
 CollectiveEpilogue = Literal["tma", "nosmem"]
@@ -222,6 +222,7 @@ class Sm80MmaConfig(KernelConfig):
         fragments: Register buffers for fragments: 1, or 2 to load the next step's while this one's are multiplied.
         prefetch: ``plain``: a stage's copies are issued together. ``staggered``: those of B behind the first products.
         epilogue: ``direct``: predicated stores from registers. ``wide``: through shared memory, 16 bytes a thread.
+            ``shifted``: the same where rows of C begin inside 16 bytes of memory.
         copy_bytes: Width of one copy to shared memory: what the alignment of the operands' rows allows.
         ctas_per_sm: CTAs that must fit one multiprocessor.
         raster: Run time. Axis along which consecutive tiles run inside a raster group.

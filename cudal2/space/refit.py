@@ -12,7 +12,7 @@ import numpy as np
 
 from cudal2.arch import Arch
 from cudal2.problem import Problem
-from cudal2.space.config import STORE_BUFFERS, Epilogue, KernelConfig, Sm80MmaConfig, Sm90WsConfig
+from cudal2.space.config import STORE_BUFFERS, Epilogue, KernelConfig, MmaEpilogue, Sm80MmaConfig, Sm90WsConfig
 from cudal2.space.rule import ceil_div, share_k_tiles
 from cudal2.space.shared_rules import tma_reads, tma_stores
 from cudal2.space.sm80_mma.geometry import BLOCK
@@ -72,7 +72,9 @@ def suited(config: KernelConfig, problem: Problem) -> KernelConfig:
     of them is fetched before. Where TMA cannot store the rows of C, registers do, by 16 bytes where they can.
     """
     if isinstance(config, Sm80MmaConfig):
-        return replace(config, copy_bytes=problem.alignment_bytes)
+        staged: MmaEpilogue = "wide" if tma_stores(problem) else "shifted"
+        epilogue = "direct" if config.epilogue == "direct" else staged
+        return replace(config, copy_bytes=problem.alignment_bytes, epilogue=epilogue)
     if isinstance(config, Sm90WsConfig):
         if not tma_stores(problem):
             epilogue: Epilogue = "direct" if config.swap_ab or config.split_k > 1 else "shifted"

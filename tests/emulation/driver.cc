@@ -48,6 +48,7 @@ extern "C" const char* run(const cudal2::MmaParams* given, int blocks, int smem_
   auto& machine = emulation::machine;
   params = given;
   machine.error.clear();
+  machine.stored.clear();
   const auto extent = [](const void* first, long rows, long columns, const unsigned char*(&range)[2]) {
     range[0] = static_cast<const unsigned char*>(first);
     range[1] = range[0] + rows * columns * 2;

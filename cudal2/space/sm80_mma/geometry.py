@@ -35,7 +35,7 @@ def stage_bytes(config: Sm80MmaConfig) -> int:
 
 def store_bytes(config: Sm80MmaConfig) -> int:
     """The tile of C on its way through shared memory, rows padded; it reuses the stages."""
-    return config.tile_m * (config.tile_n * ELEMENT_BYTES + CHUNK_BYTES) if config.epilogue == "wide" else 0
+    return 0 if config.epilogue == "direct" else config.tile_m * (config.tile_n * ELEMENT_BYTES + CHUNK_BYTES)
 
 
 def smem_bytes(config: Sm80MmaConfig) -> int:
@@ -90,6 +90,7 @@ def constants(config: Sm80MmaConfig, acc: Acc, layout: Layout, dtype: Dtype) -> 
         "fragments": config.fragments,
         "staggered": config.prefetch == "staggered",
         "epilogue_wide": config.epilogue == "wide",
+        "epilogue_shifted": config.epilogue == "shifted",
         "copy_bytes": config.copy_bytes,
         "ctas_per_sm": config.ctas_per_sm,
         "split_k": config.split_k,

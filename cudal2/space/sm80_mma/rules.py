@@ -19,6 +19,7 @@ from cudal2.space.shared_rules import (
     shared_memory,
     split_k_depth,
     tile_k_padding,
+    tma_stores,
 )
 from cudal2.space.sm80_mma import geometry as geo
 
@@ -197,6 +198,13 @@ RULES: tuple[Rule, ...] = (
     Rule("size", ("tile_m", "tile_n", "tile_k"), _addressable, _addressable_reason, by_size=True),
     split_k_depth(),
     Rule("stages_depth", ("tile_k", "stages", "split_k"), _stages_fill, _stages_fill_reason, by_size=True),
+    Rule(
+        "shifted_rows",
+        ("epilogue",),
+        lambda c, p, a: np.not_equal(c.epilogue, "shifted") | (not tma_stores(p)),
+        lambda c, p, a: f"rows of C begin on {geo.CHUNK_BYTES} bytes where n % 8 == 0, and none is shifted; n = {p.n}",
+        by_size=True,
+    ),
     Rule("workspace_size", ("tile_m", "tile_n", "split_k"), _workspace_fits, _workspace_fits_reason, by_size=True),
     *raster_rules(lambda c, p: (_tiles_m(c, p), _tiles_n(c, p)), ("tile_m", "tile_n"), "tiles"),
 )

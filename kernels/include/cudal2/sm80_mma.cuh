@@ -6,6 +6,7 @@
 
 #include "cudal2/ampere.cuh"
 #include "cudal2/mma_params.cuh"
+#include "cudal2/mma_shifted.cuh"
 #include "cudal2/mma_split.cuh"
 #include "cudal2/mma_tile.cuh"
 
@@ -29,7 +30,7 @@ struct MmaGeometry : Config {
   static constexpr int kBytesB = kTileN * kTileK * 2 + (kSwizzle ? 0 : kRowsB * kChunkBytes);
   static constexpr int kStageBytes = TileA::kBytes + kBytesB;
   static constexpr int kStorePitch = (kTileN + kChunk) * 2;
-  static constexpr int kStoreBytes = Config::kWideStore ? kTileM * kStorePitch : 0;
+  static constexpr int kStoreBytes = Config::kWideStore || Config::kShiftedStore ? kTileM * kStorePitch : 0;
 
   static_assert(kBlocksM * 16 * kWarpsM == kTileM && kBlocksN * 16 * kWarpsN == kTileN, "a warp has whole 16 x 16 blocks of C");
   static_assert(kSteps * 16 == kTileK, "a stage is whole mma depths of 16");
@@ -286,6 +287,8 @@ __device__ __forceinline__ void sm80_mma(const MmaParams& params) {
   }
   if constexpr (G::kWideStore) {
     store_wide<G>(params, warp, tile, smem);
+  } else if constexpr (G::kShiftedStore) {
+    store_shifted<G>(params, warp, tile.row, tile.col, smem);
   } else {
     store_from_registers<G>(params, warp, tile);
   }

@@ -10,6 +10,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -67,6 +68,7 @@ struct Machine {
   uint32_t words[1024][6];
   float floats[1024][4];
   std::string error;
+  std::set<const void*> stored;  // elements of C, where that is seen
   long conflicts = 0;          // of ldmatrix: extra passes over the banks
 };
 
