@@ -107,7 +107,13 @@ class Problem:
     @property
     def alignment_bytes(self) -> int:
         """Largest power of two up to 16 that divides every row of A and of B as stored; TMA reads no rows of less."""
-        return math.gcd(16, *self.row_bytes)
+        return min(self.row_alignments)
+
+    @property
+    def row_alignments(self) -> tuple[int, int]:
+        """The same of the rows of A, and of those of B."""
+        a, b = (math.gcd(16, size) for size in self.row_bytes)
+        return a, b
 
     @property
     def stored(self) -> tuple[tuple[int, int], tuple[int, int]]:

@@ -47,7 +47,7 @@ NAMES = {
     ),
     Sm80MmaConfig.family: re.compile(
         _TILE_NAME + r"w(?P<warps_m>\d+)x(?P<warps_n>\d+)_(?P<smem_layout>swizzle|pad)_f(?P<fragments>\d+)"
-        r"_(?P<prefetch>plain|staggered)_(?P<epilogue>direct|wide)_b(?P<copy_bytes>\d+)_o(?P<ctas_per_sm>\d+)"
+        r"_(?P<prefetch>plain|staggered)_(?P<epilogue>direct|wide|shifted)_b(?P<copy_bytes>\d+)_o(?P<ctas_per_sm>\d+)"
         r"(?:_k(?P<split_k>\d+))?(?:_(?P<raster>[mn])(?P<group>\d+))?",
         re.ASCII,
     ),

@@ -238,6 +238,8 @@ class KernelTable:
         config = self._fitted(entry.config, source, problem) if entry.config is not None else None
         if entry.config is not None and (config is None or _copies(config) != _copies(entry.config)):
             return None  # what has to be copied first here, or only there, has other times
+        if entry.config is None and problem.row_alignments != source.row_alignments:
+            return None  # the library runs other routines
         return replace(entry, config=config, evidence="transferred")
 
     def save(self, path: Path | str) -> None:

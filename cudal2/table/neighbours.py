@@ -11,6 +11,8 @@ from cudal2.space.config import KernelConfig, Sm80MmaConfig, Sm90WsConfig
 from cudal2.space.estimate import estimate_us
 from cudal2.space.refit import RETILE_COST, bases, log_waste, off_sectors, refit, resplit, retiled, suited, with_split
 from cudal2.space.shared_rules import tma_reads, tma_stores
+from cudal2.space.sm90_ws.geometry import ELEMENT_BYTES
+from cudal2.space.sm90_ws.padding import copies
 from cudal2.space.space import SearchSpace
 from cudal2.table.entry import Entry, Header
 
@@ -124,8 +126,9 @@ def _pays_for_copies(there: Problem, problem: Problem) -> bool:
 
 
 def _uses(problem: Problem) -> float:
-    """Multiplications of an element of A or B, in the mean."""
-    return problem.m * problem.n / (problem.m + problem.n)
+    """Multiplications of an element of A or B that has to be copied, in the mean."""
+    read_bytes, _ = copies(problem)
+    return problem.m * problem.n * problem.k * ELEMENT_BYTES / read_bytes
 
 
 def _within_reach(there: Problem, problem: Problem) -> bool:

@@ -26,7 +26,7 @@ from cudal2.build.pool import BuildPool
 from cudal2.codegen import build_key, render
 from cudal2.errors import NothingValidError
 from cudal2.paths import kernels_dir
-from cudal2.problem import Problem
+from cudal2.problem import Layout, Problem
 from cudal2.settings import BenchSettings
 from cudal2.space.config import KernelConfig, Sm80MmaConfig, Sm90SmallConfig, Sm90WsConfig
 from cudal2.space.defaults import default_configs
@@ -215,7 +215,14 @@ MMA_CORNERS = (
     A(32, 32, 128, 2, 2, 2, "swizzle", 1, "plain", "direct", 16, 1, "n", 1, split_k=2),
     A(128, 64, 32, 3, 4, 2, "swizzle", 2, "staggered", "wide", 16, 1, "n", 1, split_k=2),
     A(32, 64, 128, 3, 2, 2, "pad", 2, "plain", "wide", 16, 1, "m", 1),
+    # Rows of C that begin inside 16 bytes of memory.
+    A(128, 128, 32, 2, 2, 2, "swizzle", 1, "plain", "shifted", 16, 2, "m", 1),
+    A(64, 64, 32, 3, 2, 2, "swizzle", 2, "plain", "shifted", 16, 2, "n", 2, split_k=3),
+    A(16, 96, 16, 2, 1, 2, "pad", 1, "staggered", "shifted", 16, 4, "m", 1),
+    A(32, 32, 64, 2, 2, 2, "swizzle", 1, "plain", "shifted", 16, 4, "m", 1, split_k=16),
 )
+#: More elements than 31 bits count, in rows of C on 16 bytes and in others.
+LARGE_C = (((50_001, 50_000, 16), MMA_CORNERS[0]), ((50_001, 50_001, 16), MMA_CORNERS[20]))
 MMA_SHAPES = (
     "123_456_789", "1_1_1", "1_4096_4096", "4097_33_129", "300_200_7", "257_130_36", "1000_1001_1002", "128_96_8",
     "65_24_72", "1024_768_520",
@@ -337,10 +344,16 @@ def build_mma(store: BuildCache, kinds: Sequence[tuple[str, ...]] = KINDS) -> di
     """Every corner of ``sm80_mma`` in every accumulator and layout, copying as wide as each shape allows."""
     problems = [Problem.parse(mnk, *kind) for kind in kinds for mnk in MMA_SHAPES]
     requests = [(config, *problem.signature) for problem in problems for config in mma_corners(problem)]
-    # The fault of a wrong label, and more elements of C than 31 bits count.
-    requests += [(MMA_CORNERS[0], *kind) for kind in kinds]
+    requests += [(MMA_CORNERS[0], *kind) for kind in kinds]  # for the fault of a wrong label
+    requests += [(config, *problem.signature) for layout in ("tn", "nn") for problem, config in large_c(layout)]
     with BuildPool(store, resolve_toolchain(store)) as pool:
         return pool.build(requests)
+
+
+def large_c(layout: Layout) -> list[tuple[Problem, Sm80MmaConfig]]:
+    """Problems of :data:`LARGE_C`, each with its configuration, copying as wide as rows allow."""
+    given = ((Problem(*sizes, "fp32", layout), config) for sizes, config in LARGE_C)
+    return [(problem, replace(config, copy_bytes=problem.alignment_bytes)) for problem, config in given]
 
 
 def odd_configs(problem: Problem) -> list[KernelConfig]:

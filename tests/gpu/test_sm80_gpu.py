@@ -52,10 +52,10 @@ def test_hgemm_serves_what_no_tensor_map_can_describe(mnk: str, layout: Layout) 
     assert len(served) == 1 and ("_w" in served[0] or "padded" in served[0]), served
 
 
+@pytest.mark.parametrize("rows", ["aligned", "shifted"])
 @pytest.mark.parametrize("layout", ["tn", "nn"])
-def test_more_elements_of_c_than_31_bits_count(layout: Layout, built: dict[str, BuildResult]) -> None:
-    problem = Problem(50_001, 50_000, 16, "fp32", layout)
-    config = kernels.MMA_CORNERS[0]
+def test_more_elements_of_c_than_31_bits_count(layout: Layout, rows: str, built: dict[str, BuildResult]) -> None:
+    problem, config = kernels.large_c(layout)[rows == "shifted"]
     a = torch.randn(problem.m, problem.k, device="cuda", dtype=torch.float16)
     b = torch.randn(problem.n, problem.k, device="cuda", dtype=torch.float16)
     b = b if layout == "tn" else b.t().contiguous()
