@@ -9,7 +9,13 @@
 
 namespace cudal2 {
 
-// A row's share of the tile on its way from shared memory to C.
+// Elements of a row's first chunk that lie before its share of a tile; 8 rows further they are as many.
+__device__ __forceinline__ int phase_of(const MmaParams& params, int row, int col) {
+  const uint32_t base = uint32_t(reinterpret_cast<uintptr_t>(params.c_ptr) / 2);
+  return int((base + uint32_t(row) * uint32_t(params.ldc) + uint32_t(col)) % kChunk);
+}
+
+// A row's share of a tile on its way from shared memory to C.
 template <class G>
 struct ShiftedShare {
   const uint16_t* from;
@@ -17,66 +23,106 @@ struct ShiftedShare {
   int columns;  // of C, none in a row below it
   int head;     // elements before the first whole chunk
 
-  // Elements of the first chunk that lie before the share; 8 rows further they are as many.
-  static __device__ __forceinline__ int phase(const MmaParams& params, int row, int col) {
-    const uint32_t element = uint32_t(reinterpret_cast<uintptr_t>(params.c_ptr) / 2) + uint32_t(row) * uint32_t(params.ldc) + uint32_t(col);
-    return int(element % kChunk);
-  }
-
   __device__ __forceinline__ ShiftedShare(const MmaParams& params, int row0, int col0, int row, const uint8_t* smem)
       : to(static_cast<uint16_t*>(params.c_ptr) + int64_t(row0 + row) * params.ldc + col0),
         columns(row0 + row < params.m ? min(params.n - col0, G::kTileN) : 0) {
-    const int before = phase(params, row0 + row, col0);
-    from = reinterpret_cast<const uint16_t*>(smem + row * G::kStorePitch) + before;
-    head = (kChunk - before) % kChunk;
-  }
-
-  // Whole chunks, counted behind the head.
-  __device__ __forceinline__ void store_chunk(int number) const {
-    const int col = head + number * kChunk;
-    if (col + kChunk <= columns) store_piece(to + col, *reinterpret_cast<const uint4*>(from + col));
-  }
-
-  // One of the eight elements before the first whole chunk, or of the eight behind the last, as far as there are so many.
-  __device__ __forceinline__ void store_end(int element) const {
-    const int whole = columns > head ? (columns - head) / kChunk * kChunk : 0;
-    const int col = element < kChunk ? element : head + whole + element - kChunk;
-    if (col < (element < kChunk ? min(head, columns) : columns)) store_piece(to + col, from[col]);
+    const int phase = phase_of(params, row0 + row, col0);
+    from = reinterpret_cast<const uint16_t*>(smem + row * G::kStorePitch) + phase;
+    head = (kChunk - phase) % kChunk;
   }
 };
+
+// Its whole chunks.
+template <class G>
+struct WholeChunks : ShiftedShare<G> {
+  using Piece = uint4;
+  static constexpr int kPerRow = G::kTileN / kChunk;
+  using ShiftedShare<G>::ShiftedShare;
+
+  __device__ __forceinline__ int col(int number) const { return this->head + number * kChunk; }
+  __device__ __forceinline__ bool holds(int number) const { return col(number) + kChunk <= this->columns; }
+};
+
+// Its elements before the first whole chunk, and those behind the last: up to seven each.
+template <class G>
+struct RowEnds : ShiftedShare<G> {
+  using Piece = uint16_t;
+  static constexpr int kPerRow = 2 * kChunk;
+  using ShiftedShare<G>::ShiftedShare;
+
+  __device__ __forceinline__ int col(int number) const {
+    const int whole = this->columns > this->head ? (this->columns - this->head) / kChunk * kChunk : 0;
+    return number < kChunk ? number : this->head + whole + number - kChunk;
+  }
+  __device__ __forceinline__ bool holds(int number) const {
+    return col(number) < (number < kChunk ? min(this->head, this->columns) : this->columns);
+  }
+};
+
+// Rows of the tile as they lie in C. Lanes of odd rows cannot store their two columns at once.
+template <class G, class Warp>
+__device__ __forceinline__ void stage_shifted(const MmaParams& params, const Warp& warp, int row0, int col0, uint8_t* smem) {
+  const int row = warp.row + threadIdx.x % 32 / 4;
+  const int phase = phase_of(params, row0 + row, col0);
+  uint16_t* at = reinterpret_cast<uint16_t*>(smem + row * G::kStorePitch) + phase + warp.col + threadIdx.x % 4 * 2;
+  const auto stage = [&](auto put) {
+#pragma unroll
+    for (int i = 0; i < G::kBlocksM * 2; ++i) {
+#pragma unroll
+      for (int j = 0; j < G::kBlocksN * 2; ++j) put(at + i * 8 * (G::kStorePitch / 2) + j * 8, warp.acc[i / 2][j].word(i % 2));
+    }
+  };
+  if (phase % 2 == 0) {
+    stage([](uint16_t* to, uint32_t word) { *reinterpret_cast<uint32_t*>(to) = word; });
+  } else {
+    stage([](uint16_t* to, uint32_t word) {
+      to[0] = uint16_t(word);
+      to[1] = uint16_t(word >> 16);
+    });
+  }
+}
+
+// The most passes that a loop can take at once, if it takes as many each time, and no more than 8.
+constexpr int passes_together(int passes) {
+  int together = passes < 8 ? passes : 8;
+  while (passes % together != 0) --together;
+  return together;
+}
+
+// All pieces of one kind, shared out evenly: a thread reads several before it stores the first.
+template <class G, template <class> class Pieces>
+__device__ __forceinline__ void copy_pieces(const MmaParams& params, int row0, int col0, const uint8_t* smem) {
+  using Row = Pieces<G>;
+  constexpr int kPasses = G::kTileM * Row::kPerRow / G::kThreads;
+  constexpr int kTogether = passes_together(kPasses);
+  static_assert(kPasses * G::kThreads == G::kTileM * Row::kPerRow, "every thread has as many pieces");
+#pragma unroll 1
+  for (int first = threadIdx.x; first < G::kTileM * Row::kPerRow; first += kTogether * G::kThreads) {
+    typename Row::Piece pieces[kTogether];
+#pragma unroll
+    for (int i = 0; i < kTogether; ++i) {
+      const int index = first + i * G::kThreads;
+      const Row row(params, row0, col0, index / Row::kPerRow, smem);
+      pieces[i] = *reinterpret_cast<const typename Row::Piece*>(row.from + row.col(index % Row::kPerRow));
+    }
+#pragma unroll
+    for (int i = 0; i < kTogether; ++i) {
+      const int index = first + i * G::kThreads;
+      const Row row(params, row0, col0, index / Row::kPerRow, smem);
+      const int number = index % Row::kPerRow;
+      if (row.holds(number)) store_piece(row.to + row.col(number), pieces[i]);
+    }
+  }
+}
 
 template <class G, class Warp>
 __device__ __forceinline__ void store_shifted(const MmaParams& params, const Warp& warp, int row0, int col0, uint8_t* smem) {
   wait_copies<0>();
   __syncthreads();  // every warp has left the stages that this overwrites
-  const int row = warp.row + threadIdx.x % 32 / 4;
-  const int before = ShiftedShare<G>::phase(params, row0 + row, col0);
-  uint16_t* at = reinterpret_cast<uint16_t*>(smem + row * G::kStorePitch) + before + warp.col + threadIdx.x % 4 * 2;
-#pragma unroll
-  for (int i = 0; i < G::kBlocksM * 2; ++i) {
-#pragma unroll
-    for (int j = 0; j < G::kBlocksN * 2; ++j) {
-      uint16_t* to = at + i * 8 * (G::kStorePitch / 2) + j * 8;
-      const uint32_t word = warp.acc[i / 2][j].word(i % 2);
-      if (before % 2 == 0) {
-        *reinterpret_cast<uint32_t*>(to) = word;
-      } else {
-        to[0] = uint16_t(word);
-        to[1] = uint16_t(word >> 16);
-      }
-    }
-  }
+  stage_shifted<G>(params, warp, row0, col0, smem);
   __syncthreads();
-  constexpr int kChunks = G::kTileN / kChunk;
-#pragma unroll 4
-  for (int index = threadIdx.x; index < G::kTileM * kChunks; index += G::kThreads) {
-    ShiftedShare<G>(params, row0, col0, index / kChunks, smem).store_chunk(index % kChunks);
-  }
-  constexpr int kEnds = 2 * kChunk;
-#pragma unroll 4
-  for (int index = threadIdx.x; index < G::kTileM * kEnds; index += G::kThreads) {
-    ShiftedShare<G>(params, row0, col0, index / kEnds, smem).store_end(index % kEnds);
-  }
+  copy_pieces<G, WholeChunks>(params, row0, col0, smem);
+  copy_pieces<G, RowEnds>(params, row0, col0, smem);
 }
 
 }  // namespace cudal2
