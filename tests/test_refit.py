@@ -233,6 +233,16 @@ def test_where_tma_cannot_store_the_rows_of_c_registers_do() -> None:
     assert moved(replace(light, tile_n=88), "512_511_512", "512_512_512").epilogue == "tma"
 
 
+def test_rows_of_c_decide_how_sm80_mma_stages_them() -> None:
+    staged = replace(MMA, epilogue="wide", copy_bytes=16)
+    assert suited(staged, Problem(300, 301, 304)) == replace(staged, epilogue="shifted")
+    assert suited(suited(staged, Problem(300, 301, 304)), Problem(300, 304, 304)) == staged
+    for n in (301, 304):
+        assert suited(MMA, Problem(300, n, 301)) == MMA
+    found = moved(replace(staged, epilogue="shifted", copy_bytes=2), "300_301_301", "320_304_301")
+    assert isinstance(found, Sm80MmaConfig) and found.epilogue == "wide"
+
+
 def test_swapped_operands_are_turned_where_tma_cannot_store_the_rows_of_c() -> None:
     swapped = replace(WAVES, swap_ab=True, tile_m=176, tile_n=128)
     turned = moved(swapped, "8192_8192_1024", "8192_8191_1024")

@@ -317,6 +317,15 @@ def test_operands_with_little_work_for_each_element_are_not_copied_on_the_word_o
     assert KernelTable(HEADER, readable).best(*mnk) is None
 
 
+def test_only_what_is_copied_has_to_be_used_often():
+    padded = dataclasses.replace(SMALL, padded=True, l2_prefetch=0)
+    row_major = dataclasses.replace(HEADER, layout="nn")
+    table = KernelTable(row_major, [entry("64_8192_2048", SMALL)])
+    assert table.best(64, 8192, 2050).config == padded, "of A alone, whose elements meet 8192 columns"
+    assert KernelTable(HEADER, [entry("64_8192_2048", SMALL)]).best(64, 8192, 2050) is None, "B is copied, too"
+    assert table.best(64, 8190, 2048) is None
+
+
 def test_a_copy_that_paid_for_many_rows_is_not_made_for_one():
     padded = dataclasses.replace(LARGE, padded=True)
     table = KernelTable(HEADER, [entry("64_4096_4001", padded)])

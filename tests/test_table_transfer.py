@@ -34,6 +34,14 @@ def test_choices_go_over_to_the_other_layout_where_they_are_legal_and_give_way_t
     assert "give another --acc" in capsys.readouterr().err and not (tmp_path / "x.json").exists()
 
 
+def test_a_library_s_choice_goes_over_where_rows_of_the_operands_are_as_wide():
+    alike, b_whole, b_narrower = "64_65_33", "64_64_33", "64_65_36"
+    table = KernelTable(HEADER, [lost(mnk) for mnk in (alike, b_whole, b_narrower, "64_128_64")])
+    moved = table.for_operands(layout="nn")
+    assert [found.mnk for found in moved.entries] == [alike, "64_128_64"], "there it runs other routines"
+    assert len(table.for_operands(dtype="bf16").entries) == 4
+
+
 def test_choices_go_over_to_the_other_accumulator(tmp_path, run):
     KernelTable(HEADER, [entry("1024_1024_1024", LARGE), lost("8192_64_64")]).save(tmp_path / "fp32.json")
     code, _, err = run("table", "transfer", tmp_path / "fp32.json", "--acc", "fp16", "--out", tmp_path / "fp16.json")

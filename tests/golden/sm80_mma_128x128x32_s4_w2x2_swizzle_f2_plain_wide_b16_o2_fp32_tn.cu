@@ -12,6 +12,7 @@ struct Config {
   static constexpr int kFragmentBuffers = 2;
   static constexpr bool kStaggered = false;
   static constexpr bool kWideStore = true;
+  static constexpr bool kShiftedStore = false;
   static constexpr int kCopyBytes = 16;
   static constexpr int kCtasPerSm = 2;
   static constexpr int kSplitK = 1;

@@ -12,6 +12,7 @@ struct Config {
   static constexpr int kFragmentBuffers = 1;
   static constexpr bool kStaggered = true;
   static constexpr bool kWideStore = false;
+  static constexpr bool kShiftedStore = false;
   static constexpr int kCopyBytes = 2;
   static constexpr int kCtasPerSm = 4;
   static constexpr int kSplitK = 1;

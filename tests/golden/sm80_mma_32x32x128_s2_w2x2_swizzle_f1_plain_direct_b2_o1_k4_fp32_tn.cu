@@ -12,6 +12,7 @@ struct Config {
   static constexpr int kFragmentBuffers = 1;
   static constexpr bool kStaggered = false;
   static constexpr bool kWideStore = false;
+  static constexpr bool kShiftedStore = false;
   static constexpr int kCopyBytes = 2;
   static constexpr int kCtasPerSm = 1;
   static constexpr int kSplitK = 4;
