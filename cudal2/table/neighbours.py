@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 from cudal2.problem import Problem
-from cudal2.space.config import KernelConfig, Sm80MmaConfig, Sm90WsConfig
+from cudal2.space.config import KernelConfig, Sm90WsConfig
 from cudal2.space.estimate import estimate_us
 from cudal2.space.refit import RETILE_COST, bases, log_waste, off_sectors, refit, resplit, retiled, suited, with_split
 from cudal2.space.shared_rules import tma_reads, tma_stores
@@ -34,13 +34,9 @@ PADDED_DISTANCE = 1.0
 #: reads are worth it for rows that are copied first: of 51 padded kernels (docs/off_grid.md) 39 of the 45 that are not
 #: lost have as much, and none of the six that are.
 COPY_USES, COPY_K = 140.0, 100
-#: Elements of C up to which kernels of ``sm80_mma`` serve rows of C that TMA cannot store, whatever rows they stored,
-#: and K up to which they serve narrower rows of A and B than their own there. Of 44 shapes whose K 8 does not divide,
-#: searched before K could be split, each served by the table of then less its own entry, what was served was 1.165x
-#: cuBLASLt with these rules and 1.154x without; with what came since it is 1.311x on 100 such shapes, ahead on 77,
-#: behind on 11, the best known 1.462x (``scripts/neighbours.py --table``). Such a C took 2.4 times the library's time
-#: at 7.4 million elements and 1.2 times at 0.83 million (docs/off_grid.md), 0.5 to 0.9 at 0.07 to 0.41 million
-#: (71_1043_105, 167_957_218, 75_1384_306, 394_1034_1412, the best of each).
+#: Elements of C and K up to which kernels of ``sm80_mma`` serve narrower rows of A and B than their own. Of 44 shapes
+#: whose K 8 does not divide, searched before K could be split, each served by the table of then less its own entry,
+#: what was served was 1.165x cuBLASLt with this rule, and another about rows of C, and 1.154x without.
 SMALL_C, NARROW_K = 2**19, 160
 #: So many of the most promising are refitted.
 REFITTED = 8
@@ -111,11 +107,9 @@ def _serves(entry: Entry, there: Problem, problem: Problem) -> bool:
         return tma_reads(problem) or _pays_for_copies(there, problem)
     if entry.config is None:
         return alike and tma_stores(there) == tma_stores(problem)
-    small = problem.m * problem.n <= SMALL_C
-    if isinstance(entry.config, Sm80MmaConfig) and tma_stores(there) and not tma_stores(problem) and not small:
-        return False
     narrower = there.alignment_bytes > problem.alignment_bytes
-    return alike and (not narrower or (small and problem.k <= NARROW_K))
+    small = problem.m * problem.n <= SMALL_C and problem.k <= NARROW_K
+    return alike and (not narrower or small)
 
 
 def _pays_for_copies(there: Problem, problem: Problem) -> bool:
