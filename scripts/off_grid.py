@@ -1,8 +1,9 @@
 """The page about shapes off the grid: what their finals say, by what TMA makes of the operands' rows, loss by loss.
 
-    python scripts/off_grid.py [--finals cudal2/data/off_grid] [--page docs/off_grid.md]
+    python scripts/off_grid.py [--finals cudal2/data/off_grid] [--served cudal2/data/served] [--page docs/off_grid.md]
 
-With --page the tables between the page's markers are rewritten; nothing is measured.
+Of what was served unseen since, in either layout of B, there is a line for each kind of rows, and the losses. With
+--page the tables between the page's markers are rewritten; nothing is measured.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from cudal2.records.shards import Shards
 from cudal2.report.board import Board, baseline_title, boards
 from cudal2.report.notes import rounds_text
 from cudal2.report.spread import Judged, Spread, spread
-from cudal2.report.summary import check_one_kind
+from cudal2.report.summary import check_one_kind, load_finals
 from cudal2.settings import load_shapes
 from cudal2.space.refit import off_sectors
 from cudal2.space.shared_rules import tma_reads, tma_stores
@@ -43,13 +44,18 @@ SHOWN = (REFERENCE, "torch")
 def main() -> None:
     """Prints the section, or writes it into a page."""
     arguments = parse()
-    show_section(arguments.page, BEGIN, END, "\n".join(section(load(arguments.finals))))
+    since = load_finals(arguments.served)
+    lines = [*section(load(arguments.finals)), "", *served_since(since)]
+    show_section(arguments.page, BEGIN, END, "\n".join(lines))
 
 
 def parse() -> argparse.Namespace:
     """The command line."""
     parser = shared.Parser(description=__doc__)
     parser.add_argument("--finals", type=Path, default=data_dir() / "off_grid", metavar="DIR", help="Parquet files")
+    parser.add_argument(
+        "--served", type=Path, default=data_dir() / "served", metavar="DIR", help="shards of what was served unseen"
+    )
     parser.add_argument("--page", type=Path, metavar="FILE", help="page whose section is rewritten")
     return parser.parse_args()
 
@@ -111,6 +117,20 @@ def kind_of(problem: Problem) -> str:
     return OFF if off_sectors(problem) else WHOLE
 
 
+def served_since(served: Shards) -> list[str]:
+    """Of the finals whose shapes are not on the grid, for each layout: a line for each kind of rows, and the losses."""
+    grid = {problem.mnk for problem in load_shapes("grid").problems()}
+    rows = tuple(row for row in served.measurements if row.problem.mnk not in grid)
+    parts = ["### Served unseen since"]
+    for board in boards(rows):
+        parts += ["", f"{board.title}.", "", *table_heads()]
+        every = {final.problem for final in board.finals}
+        kinds = {kind: {one for one in every if kind_of(one) == kind} for kind in KINDS}
+        parts += [line(board, name, problems) for name, problems in {**kinds, "all": every}.items() if problems]
+        parts += ["", losses(board)]
+    return parts
+
+
 def spread_of(board: Board, baseline: str, problems: Collection[Problem]) -> Spread | None:
     """Ours against a baseline over some shapes, those that only the baseline solved included."""
     standing = board.standing(baseline)
@@ -138,12 +158,19 @@ def groups(board: Board) -> dict[str, set[Problem]]:
 
 def summary(board: Board) -> list[str]:
     """A line for each kind of rows, and for those drawn at random, of all kinds."""
+    return [*table_heads(), *(line(board, name, problems) for name, problems in groups(board).items())]
+
+
+def table_heads() -> list[str]:
+    """Of a table with a line for each kind of rows."""
     heads = [f"over {baseline_title(name)} | won / tied / lost | worst" for name in SHOWN]
-    lines = [f"| rows | shapes | {' | '.join(heads)} |", f"| --- |{' ---: |' * (1 + 3 * len(SHOWN))}"]
-    for name, problems in groups(board).items():
-        spreads = [figures(spread_of(board, baseline, problems)) for baseline in SHOWN]
-        lines.append(f"| {name} | {len(problems)} | {' | '.join(spreads)} |")
-    return lines
+    return [f"| rows | shapes | {' | '.join(heads)} |", f"| --- |{' ---: |' * (1 + 3 * len(SHOWN))}"]
+
+
+def line(board: Board, name: str, problems: Collection[Problem]) -> str:
+    """One such line."""
+    spreads = [figures(spread_of(board, baseline, problems)) for baseline in SHOWN]
+    return f"| {name} | {len(problems)} | {' | '.join(spreads)} |"
 
 
 def figures(found: Spread | None) -> str:

@@ -47,11 +47,11 @@ CASES: tuple[tuple[Sm80MmaConfig, str, tuple[str, ...]], ...] = (
     (C(96, 64, 32, 2, 2, 2, "swizzle", 1, "plain", "wide", 8, 1, "m", 1, 2), "fp32 tn bf16", ("97_68_180",)),
     # Rows of C that begin inside a chunk: tiles that end in the first chunk, in the last, or hold it all.
     (C(64, 64, 32, 3, 2, 2, "swizzle", 2, "plain", "shifted", 16, 2, "m", 1), "fp32 tn",
-     ("70_71_64", "65_1_32", "3_2_8", "9_3_40", "64_7_8", "17_9_16", "66_129_64", "67_131_72", "64_65_200", "33_132_8")),
+     ("70_71_64", "65_1_32", "3_2_8", "9_3_40", "64_7_8", "17_9_16", "66_129_64", "67_131_72", "64_65_200")),
     (C(32, 96, 32, 2, 1, 1, "pad", 1, "plain", "shifted", 2, 1, "m", 1), "fp32 tn", ("40_41_7", "31_97_33", "1_191_1")),
     (C(16, 160, 32, 5, 1, 2, "swizzle", 2, "plain", "shifted", 2, 1, "m", 4), "fp32 nn", ("18_161_40", "33_13_9")),
     (C(32, 32, 64, 3, 1, 2, "swizzle", 2, "staggered", "shifted", 2, 1, "n", 2), "fp16 nn", ("65_135_200", "7_47_8")),
-    (C(96, 64, 32, 2, 2, 2, "swizzle", 1, "plain", "shifted", 4, 1, "m", 1, 2), "fp32 tn bf16", ("97_69_182", "5_5_66")),
+    (C(96, 64, 32, 2, 2, 2, "swizzle", 1, "plain", "shifted", 4, 1, "m", 1, 2), "fp32 tn bf16", ("97_69_182",)),
     (C(32, 32, 16, 4, 1, 1, "pad", 1, "plain", "shifted", 8, 2, "m", 2, 16), "fp32 tn", ("40_41_404", "35_38_300")),
 )  # fmt: skip
 
@@ -135,11 +135,13 @@ FAULTS = {
     "a K tile of another slice": ("sm80_mma.cuh", "ring.skip(first);", "", "wrong"),
     "sums of the last slice alone": ("mma_split.cuh", "add_slices<G>(partials, warp);", "", "wrong"),
     "a ticket that is not given back": ("mma_split.cuh", "if (*last) store_relaxed(ticket, 0);", "", "wrong"),
-    "rows shifted like the first": ("mma_shifted.cuh", "phase_of(params, row0 + row,", "phase_of(params, row0,", "misaligned"),
-    "rows shifted by one more": ("mma_shifted.cuh", "uint32_t(col)) % kChunk", "uint32_t(col) + 1) % kChunk", "misaligned"),
+    "rows shifted like the first": (
+        "mma_shifted.cuh", "phase_of(params, row0 + row,", "phase_of(params, row0,", "misaligned"),
+    "rows shifted by one more": (
+        "mma_shifted.cuh", "uint32_t(col)) % kChunk", "uint32_t(col) + 1) % kChunk", "misaligned"),
     "ends of rows left out": ("mma_shifted.cuh", "copy_pieces<G, RowEnds>(params, row0, col0, smem);", "", "wrong"),
-    "a chunk that C ends in": ("mma_shifted.cuh", "col(number) + kChunk <= this", "col(number) < this", "wrong|outside|twice"),
-    "a head longer than the row": ("mma_shifted.cuh", "min(this->head, this->columns)", "this->head", "wrong|outside|twice"),
+    "a chunk that C ends in": ("mma_shifted.cuh", "col(number) + kChunk <= this", "col(number) < this", "wrong|twice"),
+    "a head longer than the row": ("mma_shifted.cuh", "min(this->head, this->columns)", "this->head", "wrong|twice"),
     "a row below the last": ("mma_shifted.cuh", "row0 + row < params.m", "row0 + row <= params.m", "wrong|outside"),
     "stored before all have staged": ("mma_shifted.cuh", "__syncthreads();\n  copy", "copy", "wrong"),
     "fragments of B in another order": ("mma_tile.cuh", "lane % 8 + lane / 16 * 8", "lane % 16", "wrong"),

@@ -34,10 +34,11 @@ PADDED_DISTANCE = 1.0
 #: reads are worth it for rows that are copied first: of 51 padded kernels (docs/off_grid.md) 39 of the 45 that are not
 #: lost have as much, and none of the six that are.
 COPY_USES, COPY_K = 140.0, 100
-#: Elements of C and K up to which kernels of ``sm80_mma`` serve narrower rows of A and B than their own. Of 44 shapes
-#: whose K 8 does not divide, searched before K could be split, each served by the table of then less its own entry,
-#: what was served was 1.165x cuBLASLt with this rule, and another about rows of C, and 1.154x without.
-SMALL_C, NARROW_K = 2**19, 160
+#: K up to which kernels of ``sm80_mma`` serve narrower rows of A and B than their own. Of 171 shapes with rows that
+#: TMA cannot read or store, each served by the table less its own entry, with every kernel that was served measured,
+#: this made 1.432x cuBLASLt, and 1.424x where C had to be small, too; with B as [K,N], on 41, 1.209x and 1.200x
+#: (``scripts/neighbours.py --table``, 2026-12-01).
+NARROW_K = 160
 #: So many of the most promising are refitted.
 REFITTED = 8
 
@@ -52,7 +53,7 @@ def neighbours(
     distance, and by what they would lose here that they did not lose there; the first few are refitted and ordered so
     again. Kernels that can copy operands first serve whatever the rows are, if there is work enough for what is copied;
     of the others, those for rows that TMA cannot read serve one another alone, and none serves narrower rows than its
-    own, but a small C of a short K.
+    own, but of a short K.
 
     Args:
         entries: Those of the table, less the shape's own.
@@ -108,8 +109,7 @@ def _serves(entry: Entry, there: Problem, problem: Problem) -> bool:
     if entry.config is None:
         return alike and tma_stores(there) == tma_stores(problem)
     narrower = there.alignment_bytes > problem.alignment_bytes
-    small = problem.m * problem.n <= SMALL_C and problem.k <= NARROW_K
-    return alike and (not narrower or small)
+    return alike and (not narrower or problem.k <= NARROW_K)
 
 
 def _pays_for_copies(there: Problem, problem: Problem) -> bool:
