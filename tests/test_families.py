@@ -282,7 +282,8 @@ def test_a_table_serves_each_shape_by_a_family_that_can_take_it() -> None:
         "200_299_513": "sm80_mma",
         "240_500_513": "sm90_ws",
     }, "each element is used often enough to be copied first"
-    assert found["200_299_513"].config == replace(odd, group=2), "four rows of tiles: a smaller group, the same cubin"
+    small = replace(odd, group=2, epilogue="direct")
+    assert found["200_299_513"].config == small, "four rows of tiles: a smaller group; few odd rows of C: direct stores"
     text = table.to_text()
     assert '"family": "sm80_mma"' in text and '"family": "sm90_ws"' in text
 
@@ -416,7 +417,8 @@ def test_kernels_that_cannot_copy_serve_rows_that_tma_cannot_read_if_measured_on
     assert wide is not None and wide.mnk == "128_512_512"
     assert table.best(200, 301, 402) is not None
     aligned = KernelTable(table.header, [mma_entry("800_800_401", narrow)])
-    assert aligned.best(800, 804, 401) is None, "it stored the rows of C by 16 bytes, and this one is large"
+    large = aligned.best(800, 804, 401)
+    assert large is not None and large.config == replace(narrow, epilogue="shifted"), "its C begins inside 16 bytes"
     assert aligned.best(800, 808, 401) is not None and aligned.best(300, 300, 401) is not None
     assert table.best(2000, 2000, 2001) is None
     reason = "no measured shape whose choice holds for rows that TMA cannot read is within 4x"
@@ -428,7 +430,7 @@ def test_a_neighbour_of_the_family_copies_as_wide_as_the_shape_s_rows_allow(k: i
     entry = mma_entry("200_300_405", replace(MMA, copy_bytes=2))
     table = KernelTable(Header.from_fingerprint(FINGERPRINT, "fp32", "tn"), [entry])
     found = table.best(210, 300, k)
-    assert found is not None and found.config == replace(MMA, copy_bytes=width)
+    assert found is not None and found.config == replace(MMA, copy_bytes=width, epilogue="direct")
     assert not SearchSpace(family="sm80_mma").explain(found.config, Problem(210, 300, k))
 
 

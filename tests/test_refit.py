@@ -235,10 +235,13 @@ def test_where_tma_cannot_store_the_rows_of_c_registers_do() -> None:
 
 def test_rows_of_c_decide_how_sm80_mma_stages_them() -> None:
     staged = replace(MMA, epilogue="wide", copy_bytes=16)
-    assert suited(staged, Problem(300, 301, 304)) == replace(staged, epilogue="shifted")
-    assert suited(suited(staged, Problem(300, 301, 304)), Problem(300, 304, 304)) == staged
-    for n in (301, 304):
-        assert suited(MMA, Problem(300, n, 301)) == MMA
+    large, small, aligned = Problem(1000, 301, 304), Problem(300, 301, 304), Problem(1000, 304, 304)
+    direct = replace(staged, epilogue="direct")
+    for config in (staged, direct):
+        assert suited(config, large) == replace(staged, epilogue="shifted")
+        assert suited(config, small) == direct, "two barriers cost more than narrow stores of a small C"
+        assert suited(config, aligned) == config
+    assert suited(suited(staged, large), aligned) == staged
     found = moved(replace(staged, epilogue="shifted", copy_bytes=2), "300_301_301", "320_304_301")
     assert isinstance(found, Sm80MmaConfig) and found.epilogue == "wide"
 
