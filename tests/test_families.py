@@ -203,6 +203,13 @@ def test_odd_shapes_get_kernels_that_can_take_them(mnk: str) -> None:
     assert default_configs(Problem.parse(mnk), SM80) and fallback_config(Problem.parse(mnk), SM80) is None
 
 
+@pytest.mark.parametrize(
+    ("mnk", "epilogue"), [("5481_1344_68", "wide"), ("5481_1343_68", "shifted"), ("400_401_68", "direct")]
+)
+def test_defaults_of_sm80_mma_store_c_as_its_rows_and_size_suggest(mnk: str, epilogue: str) -> None:
+    assert {getattr(config, "epilogue", "") for config in default_configs(Problem.parse(mnk), SM80)} == {epilogue}
+
+
 def test_a_default_of_few_tiles_splits_a_long_k_and_no_other() -> None:
     slices = [config.split_k for config in default_configs(Problem(40, 40, 4001), SM80)]
     assert set(slices) > {1} and slices == sorted(slices, key=lambda split: split > 1), "whole ones come first"

@@ -26,6 +26,9 @@ CORNERS: tuple[tuple[Arch, Sm80MmaConfig, Acc, Layout, Dtype], ...] = (
     (SM80, C(128, 128, 32, 4, 2, 2, "swizzle", 2, "plain", "wide", 16, 1, split_k=2), "fp32", "nn", "fp16"),
     (SM86, C(32, 32, 128, 2, 2, 2, "swizzle", 1, "plain", "direct", 2, 4, split_k=16), "fp16", "tn", "fp16"),
     (SM90, C(64, 64, 64, 4, 2, 2, "pad", 2, "staggered", "wide", 4, 2, split_k=3), "fp32", "tn", "bf16"),
+    (SM90, C(128, 128, 32, 4, 2, 2, "swizzle", 2, "plain", "shifted", 16, 2), "fp32", "tn", "fp16"),
+    (SM86, C(64, 160, 32, 4, 2, 1, "pad", 1, "staggered", "shifted", 4, 2), "fp16", "nn", "fp16"),
+    (SM80, C(64, 64, 16, 5, 2, 2, "pad", 1, "plain", "shifted", 2, 1, split_k=8), "fp32", "nn", "bf16"),
 )
 BF16_IN_FP16 = "kBf16 = true;\n  static constexpr bool kAccFp16 = true"
 

@@ -74,7 +74,8 @@ def default_configs(problem: Problem, arch: Arch, family: str = "") -> list[Kern
     reasons: set[str] = set()
     for name in [family] if family else [one.name for one in FAMILIES.values() if one.runs_on(arch)]:
         space = SearchSpace(arch, family=name)
-        configs = [suited(config, problem) for config in _FIXED[name]] if name in _FIXED else sm80_mma_configs(problem)
+        fixed = _FIXED[name] if name in _FIXED else sm80_mma_configs(problem)
+        configs = [suited(config, problem) for config in fixed]
         legal = [config for config in configs if not space.explain(config, problem)]
         if legal:
             return legal
@@ -85,7 +86,10 @@ def default_configs(problem: Problem, arch: Arch, family: str = "") -> list[Kern
 
 
 def sm80_mma_configs(problem: Problem) -> tuple[Sm80MmaConfig, ...]:
-    """For any sizes: stages as deep as K allows, copies as wide as rows do; largest tile first, whole before split."""
+    """For any sizes: stages as deep as K allows, copies as wide as rows do; largest tile first, whole before split.
+
+    They store C by 16 bytes; :func:`suited` says what to do where its rows do not begin so.
+    """
     tile_k = next((depth for depth in (64, 32) if depth <= problem.k), 16)
     stages = min(4 if tile_k == 64 else 5, max(2, ceil_div(problem.k, tile_k) + 1))
     whole = tuple(
@@ -99,7 +103,7 @@ def sm80_mma_configs(problem: Problem) -> tuple[Sm80MmaConfig, ...]:
             smem_layout="swizzle",
             fragments=2 if tile_k >= 32 else 1,
             prefetch="plain",
-            epilogue="wide" if problem.n % 8 == 0 else "direct",
+            epilogue="wide",
             copy_bytes=problem.alignment_bytes,
             ctas_per_sm=ctas_per_sm,
             raster="m",
