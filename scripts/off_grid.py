@@ -119,14 +119,14 @@ def kind_of(problem: Problem) -> str:
 
 def served_since(served: Shards) -> list[str]:
     """Of the finals whose shapes are not on the grid, for each layout: a line for each kind of rows, and the losses."""
-    grid = {problem.mnk for problem in load_shapes("grid").problems()}
+    grid = set(load_shapes("grid").shapes)
     rows = tuple(row for row in served.measurements if row.problem.mnk not in grid)
     parts = ["### Served unseen since"]
     for board in boards(rows):
         parts += ["", f"{board.title}.", "", *table_heads()]
         every = {final.problem for final in board.finals}
-        kinds = {kind: {one for one in every if kind_of(one) == kind} for kind in KINDS}
-        parts += [line(board, name, problems) for name, problems in {**kinds, "all": every}.items() if problems]
+        kinds = {**by_kind(every), "all": every}
+        parts += [line(board, name, problems) for name, problems in kinds.items() if problems]
         parts += ["", losses(board)]
     return parts
 
@@ -139,10 +139,15 @@ def spread_of(board: Board, baseline: str, problems: Collection[Problem]) -> Spr
     return spread(chosen, sum(one.problem in problems for one in missed))
 
 
+def by_kind(problems: Collection[Problem]) -> dict[str, set[Problem]]:
+    """Problems by kind of rows, in the order of the page."""
+    return {kind: {problem for problem in problems if kind_of(problem) == kind} for kind in KINDS}
+
+
 def groups(board: Board) -> dict[str, set[Problem]]:
     """The judged shapes by kind of rows, all of them, those that chance chose, and those served unseen."""
     every = {final.problem for final in board.finals}
-    found = {kind: {problem for problem in every if kind_of(problem) == kind} for kind in KINDS}
+    found = by_kind(every)
     names = (DRAWN, SERVED, SERVED_ODD, SERVED_K)
     drawn, served, odd, odd_k = (every & set(load_shapes(name).problems()) for name in names)
     return {
