@@ -8,6 +8,7 @@ import os
 import pickle
 import re
 import signal
+import statistics
 import types
 from pathlib import Path
 
@@ -26,7 +27,8 @@ from cudal2.bench.inputs import BufferSets
 from cudal2.bench.judge import arena as arena_module
 from cudal2.bench.judge import final
 from cudal2.bench.judge import judge as judge_module
-from cudal2.bench.judge.arena import call_entrants
+from cudal2.bench.judge.arena import call_entrants, our_entrants
+from cudal2.bench.judge.final import Contest
 from cudal2.bench.judge.judge import SELECTION_DETAIL, figure, judge, ready, select
 from cudal2.bench.judge.request import FinalRequest
 from cudal2.bench.rounds import RoundLimits
@@ -273,6 +275,15 @@ def test_each_column_selects_its_own_and_the_losers_are_kept_apart():
     assert [row.config for row in off.rows if row.config] == [CONFIG]
     assert [row.config for row in on.rows if row.config] == [OTHER]
     assert off.ours.process_rounds == (3, 3) and off.utc not in {row.utc for row in selection.rows}
+
+
+def test_clocks_that_move_between_rounds_choose_nobody():
+    ahead, behind = our_entrants(((CONFIG, BUILT), (OTHER, BUILT)), (True,))
+    levels = [1040.0, 1000.0, 1001.0, 999.0, 928.0, 920.0, 921.0]
+    slower = [1.017 * level for level in levels[:3]] + [1.017 * 925.0] + [1.017 * level for level in levels[4:]]
+    assert statistics.median(slower) < statistics.median(levels)
+    held = Contest((ahead, behind), times={ahead.label: levels, behind.label: slower})
+    assert judge_module.choose(held, 1) == (ahead,)
 
 
 def test_a_wrong_candidate_is_not_selected_and_where_all_are_wrong_the_final_says_so():

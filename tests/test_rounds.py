@@ -5,7 +5,7 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from cudal2.bench.rounds import MIN_ROUNDS, RoundLimits, run_rounds, shuffled_order
+from cudal2.bench.rounds import MIN_ROUNDS, RoundLimits, level_medians, run_rounds, shuffled_order
 from cudal2.records.finals import compare
 
 
@@ -120,3 +120,19 @@ def test_rounds_that_do_not_count_may_run_something_shorter():
     times, _ = run_rounds(contestants, RoundLimits(rounds=2), lambda: None, chip.now, warmup)
     assert sorted(brief) == list("abc") and len(chip.order) == 6
     assert {len(row) for row in times.values()} == {2}
+
+
+def test_medians_of_level_rounds_rank_by_who_is_faster_whatever_the_clocks_do_between_rounds():
+    rng = np.random.default_rng(0)
+    levels = np.array([1040.0, 1000.0, 1001.0, 999.0, 928.0, 920.0, 921.0])  # a chip that cools
+    ahead = levels * rng.uniform(0.999, 1.001, 7)
+    behind = 1.017 * levels * rng.uniform(0.999, 1.001, 7)
+    behind[3] = 1.017 * 925.0  # one round met the next clocks already
+    assert np.median(behind) < np.median(ahead), "the times as they are would choose the slower one"
+    first, second = level_medians([ahead, behind])
+    assert second / first == pytest.approx(1.017, abs=0.003)
+
+
+def test_medians_of_level_rounds_are_microseconds_of_the_median_round():
+    assert level_medians([[2.0, 4.0, 6.0], [3.0, 6.0, 9.0]]) == pytest.approx([4.0, 6.0])
+    assert level_medians([[5.0, 7.0, 6.0]]) == pytest.approx([6.0]), "one alone has its own median"

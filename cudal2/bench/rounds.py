@@ -46,6 +46,23 @@ def shuffled_order(names: Sequence[str], seed: int, index: int, warmup: bool = F
     return [names[position] for position in rng.permutation(len(names))]
 
 
+def level_medians(times: Sequence[Sequence[float]]) -> list[float]:
+    """Median time of each contestant, with every round brought to the level of the median round.
+
+    Clocks that move between rounds move all contestants of a round alike. Medians of the times as they are may be of
+    different rounds, and then say more of the clocks than of who is faster.
+
+    Args:
+        times: Microseconds by contestant, then by round; all took part in all.
+
+    Returns:
+        Microseconds, in the order of the contestants.
+    """
+    logs = np.log(np.asarray(times, np.float64))
+    levels = logs.mean(axis=0)
+    return [float(value) for value in np.exp(np.median(logs - levels, axis=1) + np.median(levels))]
+
+
 def _in_order(names: Iterable[str], contestants: Mapping[str, Callable[[], Finish]]) -> Iterator[tuple[str, float]]:
     """Each one's time, the next replay under way by then."""
     waiting: tuple[str, Finish] | None = None

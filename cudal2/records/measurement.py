@@ -139,9 +139,15 @@ class Measurement:
 def costs(rows: Sequence[Measurement]) -> list[float]:
     """What ranks correct rows of one shape, the lower the better.
 
-    Where every row has its reference, the time over the reference's in the same rounds: clocks drift over a recording,
-    and both drift alike. Else the median time, microseconds.
+    Where every row has its reference, the median over the rounds of the time over the reference's in the same round:
+    clocks drift over a recording and within a row, and both drift alike. Else the median time, microseconds.
     """
-    if all(row.speedup for row in rows):
-        return [1.0 / row.speedup for row in rows if row.speedup]
+    if all(row.ref_times_us for row in rows):
+        return [_over_reference(row) for row in rows]
     return [row.median_us for row in rows]
+
+
+def _over_reference(row: Measurement) -> float:
+    if len(row.times_us) != len(row.ref_times_us):
+        return row.median_us / statistics.median(row.ref_times_us)
+    return statistics.median(own / other for own, other in zip(row.times_us, row.ref_times_us, strict=True))

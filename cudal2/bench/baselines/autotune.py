@@ -1,7 +1,8 @@
 """cuBLASLt-AutoTuning: the fastest of all algorithms the library offers, found the way everything else here is timed.
 
 Every answer of its heuristic is screened by short graphs over the cold rotating buffers, then further configurations
-near the best so far; the best few right ones of each layout are timed again, interleaved; the medians decide.
+near the best so far; the best few right ones of each layout are timed again, interleaved; medians decide, of rounds
+brought to one level.
 """
 
 from __future__ import annotations
@@ -10,7 +11,6 @@ import itertools
 import logging
 import math
 import random
-import statistics
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
 from cudal2.bench.baselines.baseline import Baseline, BothLayouts, LibraryCall
+from cudal2.bench.rounds import level_medians
 from cudal2.bench.sizing import launches_for
 from cudal2.bench.timing import ROUGH_OVERHEAD_US, Stopwatch, interleave, keep_busy
 from cudal2.errors import WorkerError
@@ -328,7 +329,7 @@ class AutoTuner:
                 launches = launches_for(self._screened[call.detail], self._replay_ms)
                 graphs.append(self._stopwatch.graph(call.on(self._buffers), launches))
             keep_busy(graphs, self._soak_s)
-            return [statistics.median(times) for times in interleave(graphs, self._rounds, self._rng)]
+            return level_medians(interleave(graphs, self._rounds, self._rng)) if graphs else []
         finally:
             for graph in graphs:
                 graph.close()

@@ -25,7 +25,7 @@ from cudal2.bench.judge.arena import DeviceArena, baseline_entrants, call_entran
 from cudal2.bench.judge.final import Contest, Entered, Entrant, contest, enter, hold
 from cudal2.bench.judge.foreign import foreign_entrants
 from cudal2.bench.judge.request import OPTIONAL_DEADLINE_S, FinalRequest
-from cudal2.bench.rounds import RoundLimits
+from cudal2.bench.rounds import RoundLimits, level_medians
 from cudal2.bench.timing import soak_s
 from cudal2.bench.worker import PREPARE_DEADLINE_S, Worker, call_each, call_together, close_together
 from cudal2.build.cores import default_jobs
@@ -142,8 +142,9 @@ def choose(held: Contest, count: int) -> tuple[Entrant, ...]:
     for pdl in (False, True):
         column = [entrant for entrant in held.entrants if entrant.pdl is pdl]
         passed = [entrant for entrant in column if entrant.label not in held.failures]
-        passed.sort(key=lambda entrant: statistics.median(held.times[entrant.label]))
-        chosen += passed[:count] or column
+        costs = level_medians([held.times[entrant.label] for entrant in passed]) if passed else []
+        ranked = sorted(zip(costs, passed, strict=True), key=lambda pair: pair[0])
+        chosen += [entrant for _, entrant in ranked[:count]] or column
     return tuple(chosen)
 
 
