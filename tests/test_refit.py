@@ -327,6 +327,15 @@ def test_a_kernel_of_sm80_mma_begins_to_split_a_long_k_alone() -> None:
     assert kept is not None and kept.split_k == 3, "what was chosen with one K tile a slice stays so"
 
 
+def test_few_rows_or_columns_that_were_one_tile_stay_one() -> None:
+    rows = Sm90WsConfig(16, 64, 128, 8, "coop", 1, 1, 1, 1, "direct", 1, "m", 1, False, swap_ab=True)
+    for m, tile in ((8, 16), (16, 16), (17, 32), (32, 32), (40, 48), (64, 64)):
+        assert moved(rows, "16_4096_4096", f"{m}_4096_4096").tile_m == tile
+    assert moved(rows, "64_4096_4096", "60_4096_4096").tile_m == 16, "they were four tiles there"
+    columns = Sm90WsConfig(64, 16, 128, 8, "coop", 1, 1, 1, 1, "direct", 1, "m", 1, False)
+    assert moved(columns, "4096_16_4096", "4096_32_4096").tile_n == 32
+
+
 def test_tiles_taken_over_to_row_major_b_are_whole_boxes() -> None:
     space = SearchSpace(family="sm90_ws")
     config = Sm90WsConfig(128, 112, 64, 6, "pingpong", 2, 1, 1, 1, "tma", 1, "m", 4, True)

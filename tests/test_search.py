@@ -162,8 +162,19 @@ def test_the_model_shares_a_last_wave_out_where_that_takes_less(mnk, faster):
     assert (shared < whole) == faster
 
 
+@pytest.mark.parametrize(("cluster_m", "split_k", "fit"), [(1, 3, 39), (4, 1, 30), (2, 3, 17), (4, 2, 15)])
+def test_the_model_knows_how_many_clusters_run_at_once(cluster_m: int, split_k: int, fit: int):
+    """Over an estimate of one wave, in records: clusters of three 1.1 of it with 38, 1.45 with 40; of four 1.2, 1.8."""
+    config = Sm90WsConfig(64, 64, 64, 4, "coop", 1, cluster_m, 1, split_k, "direct", 1, "m", 1, False)
+
+    def at(clusters: int) -> float:
+        return estimate_us(config, Problem(64 * cluster_m * clusters, 64, 1024))
+
+    assert at(fit) < 1.1 * at(fit - 1) and at(fit + 1) > 1.4 * at(fit)
+
+
 def test_the_model_knows_that_a_persistent_grid_of_large_clusters_does_not_fit_at_once():
-    """33 clusters of four are launched and 32 fit: twice the time was measured on eight shapes."""
+    """33 clusters of four are launched and 30 fit: twice the time was measured on eight shapes."""
     problem, space = Problem.parse("4096_4096_16384"), SearchSpace()
     pair = Sm90WsConfig(128, 128, 64, 6, "pingpong", 2, 2, 1, 1, "tma", 1, "m", 8, True)
     four = dataclasses.replace(pair, cluster_n=2)

@@ -29,8 +29,9 @@ CLOCK_PER_US = 1_600.0
 #: (``cudal2/data/counters``, 34.4 GB in 3,046 us); rows that start inside sectors take about twice the requests.
 HBM_BYTES_PER_US = 4.3e6
 L2_BYTES_PER_US, OFF_SECTORS_L2_BYTES_PER_US = 11e6, 6.5e6
-#: Multiprocessors of a GPC that clusters can fill, on an H200 16 to 18: pairs fill all of them, larger ones hardly.
-GPC_SMS = 16
+#: Clusters of 0, 1, 2, ... 16 CTAs that run at once where a CTA fills an SM, by cudaOccupancyMaxActiveClusters (one
+#: H200, 2026-12-01): pairs fill all SMs, larger clusters stop at the ends of GPCs. With two CTAs per SM twice as many.
+CLUSTERS_AT_ONCE = np.array([1, 132, 66, 39, 30, 22, 17, 15, 15, 9, 7, 7, 7, 7, 7, 7, 7], np.float64)
 #: One TMA load from L2 until its barrier flips, cycles: of an idle chip, and under load (three stages of 128 x 192, of
 #: which one is in use, take 1.1 to 1.2 times what four do: 16384_8192_8192, ``cudal2/data/recordings``).
 LOAD_LATENCY, LOADED_LATENCY = 1_000.0, 1_700.0
@@ -120,8 +121,7 @@ def _waves(columns: Columns, ctas: Floats, arch: Arch) -> Floats:
     by_cluster = np.where(columns["split_via"] == "cluster", _floats(columns, "split_k"), 1.0)
     cluster = _floats(columns, "cluster_m") * _floats(columns, "cluster_n") * by_cluster
     launched = np.maximum(1.0, arch.sm_count * ctas_per_sm // cluster)
-    fitting = np.maximum(1.0, arch.sm_count // GPC_SMS * (GPC_SMS * ctas_per_sm // cluster))
-    fit = np.where(cluster > 2.0, np.minimum(launched, fitting), launched)
+    fit = np.minimum(launched, ctas_per_sm * CLUSTERS_AT_ONCE[np.minimum(cluster, 16.0).astype(int)])
     persistent = columns["persistent"].astype(bool)
     rounds = np.where(persistent, np.ceil(np.minimum(launched, ctas / cluster) / fit), 1.0)
     wave = np.where(persistent, launched, fit) * cluster
