@@ -27,27 +27,29 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any, get_args
 
-from cudal2.arch import SM90
-from cudal2.atomic import write_atomically
-from cudal2.bench.sanitize.checks import Checked, check_cases
-from cudal2.bench.sanitize.launcher import Case
-from cudal2.bench.sanitize.limits import doubtful
-from cudal2.bench.sanitize.tool import TOOLS, Sanitizer
-from cudal2.build.artifact import BuiltKernel
-from cudal2.build.cache import resolve_toolchain
-from cudal2.build.pool import BuildPool
-from cudal2.cli import arguments as shared
-from cudal2.cli.backend import require_gpu
-from cudal2.cli.main import guarded
-from cudal2.cli.output import counted, note, require_writable, show_section
-from cudal2.codegen import build_key
-from cudal2.errors import RecordError, ToolchainError
-from cudal2.problem import Acc, Layout, Problem
-from cudal2.runners.local import LocalRunner
-from cudal2.space.config import KernelConfig
-from cudal2.space.covering import covering
-from cudal2.space.families import FAMILIES
-from cudal2.space.space import SearchSpace
+from cudal2.cli.main import guarded, guarded_imports
+
+with guarded_imports():
+    from cudal2.arch import SM90
+    from cudal2.atomic import write_atomically
+    from cudal2.bench.sanitize.checks import Checked, check_cases
+    from cudal2.bench.sanitize.launcher import Case
+    from cudal2.bench.sanitize.limits import doubtful
+    from cudal2.bench.sanitize.tool import TOOLS, Sanitizer
+    from cudal2.build.artifact import BuiltKernel
+    from cudal2.build.cache import resolve_toolchain
+    from cudal2.build.pool import BuildPool
+    from cudal2.cli import arguments as shared
+    from cudal2.cli.backend import require_gpu
+    from cudal2.cli.output import counted, note, require_writable, show_section
+    from cudal2.codegen import build_key
+    from cudal2.errors import RecordError, ToolchainError
+    from cudal2.problem import Acc, Layout, Problem
+    from cudal2.runners.local import LocalRunner
+    from cudal2.space.config import KernelConfig
+    from cudal2.space.covering import covering
+    from cudal2.space.families import FAMILIES
+    from cudal2.space.space import SearchSpace
 
 #: K tiles for every depth and split, tiles for every order, a last wave to share out, one tile alone, one row, and
 #: every width of row.

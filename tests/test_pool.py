@@ -256,7 +256,7 @@ def test_one_kernel_that_this_machine_cannot_compile_fails_the_command_after_its
     assert _summary([built, rejected, overdue], 1.0, as_json) == 0
     untried = build_here(requests(64)[0], cache, unable)
     capsys.readouterr()
-    with pytest.raises(ToolchainError, match="1 of 2 kernels not compiled: .*pip install it"):
+    with pytest.raises(ToolchainError, match="1 of 2 kernels not compiled: not in the"):
         _summary([built, untried], 1.0, as_json)
     assert "usable" in capsys.readouterr().out
 
