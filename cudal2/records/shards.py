@@ -251,13 +251,14 @@ def _lines(path: Path) -> Iterator[tuple[int, dict[str, Any] | None]]:
                 row = json.loads(line)
             except (ValueError, RecursionError) as error:
                 if line.endswith(b"\n"):
+                    what = "no record shard, or one" if number == 1 else "the file was"
                     raise RecordError(
-                        f"{path}:{number}: not a JSON line ({error}): the file was damaged after it was written"
+                        f"{path}:{number}: not a JSON line ({error}): {what} damaged after it was written"
                     ) from error
                 yield number, None
                 return
             if not isinstance(row, dict):
-                raise RecordError(f"{path}:{number}: a row must be a JSON object")
+                raise RecordError(f"{path}:{number}: a row must be a JSON object: no cudal2 shard, or a damaged one")
             yield number, row
 
 

@@ -298,9 +298,8 @@ class KernelTable:
         except Cudal2Error as error:
             raise TableError(f"table {path}: {error}") from error
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-            raise TableError(
-                f"table {path} is corrupt ({type(error).__name__}: {error}): restore or delete it"
-            ) from error
+            what = f"{path} is no kernel table, or a damaged one ({type(error).__name__}: {error})"
+            raise TableError(f"{what}: restore it, or name another") from error
         # Over what the file says: fields that configurations have had since are not part of it.
         if checksum not in (None, _sha256({"header": header, "entries": values["entries"]})):
             raise TableError(
