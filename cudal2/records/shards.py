@@ -203,6 +203,8 @@ def read_rows(
     """
     directory = Path(directory)
     paths = shard_files(directory)
+    if not paths and not directory.is_dir():
+        raise RecordError(f"{directory}: {'no record shard' if directory.exists() else 'no such file or directory'}")
     if not paths:
         raise RecordError(f"{directory}: no records (*.jsonl) here; `cudal2 record` or a run writes them")
     fingerprints: dict[str, Fingerprint] = {}
