@@ -41,7 +41,7 @@ with guarded_imports():
     from cudal2.build.pool import BuildPool
     from cudal2.cli import arguments as shared
     from cudal2.cli.backend import require_gpu
-    from cudal2.cli.output import counted, note, require_writable, show_section
+    from cudal2.cli.output import counted, note, show_section
     from cudal2.codegen import build_key
     from cudal2.errors import RecordError, ToolchainError
     from cudal2.problem import Acc, Layout, Problem
@@ -77,8 +77,6 @@ def main() -> int:
         return show([read(path) for path in arguments.records], arguments.readme)
     if not arguments.build_only:
         require_gpu(arguments.device)
-        if arguments.out:
-            require_writable(arguments.out.parent, "--out")
         sanitizer = Sanitizer.locate()
     families = arguments.families or [one.name for one in FAMILIES.values() if one.compiler == "nvrtc"]
     corners, never = plan(families)
@@ -116,7 +114,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--minutes", type=shared.minutes, default=8.0, metavar="M", help="for all tools (default 8)")
     parser.add_argument("--limit", type=shared.positive, metavar="N", help="at most N configurations per family")
     parser.add_argument("--jobs", type=shared.positive, default=1, metavar="N", help="processes at once (default 1)")
-    parser.add_argument("--out", type=Path, metavar="FILE", help="JSON record to write, or to go on with")
+    parser.add_argument("--out", type=shared.out_file, metavar="FILE", help="JSON record to write, or to go on with")
     parser.add_argument("--build-only", action="store_true", help="compile what would be launched, and nothing else")
     parser.add_argument(
         "--from", dest="records", type=Path, nargs="+", metavar="FILE", help="show these records; nothing is run"

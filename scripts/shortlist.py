@@ -82,7 +82,7 @@ def parse() -> argparse.Namespace:
     """The command line."""
     parser = shared.Parser(description=__doc__)
     parser.add_argument("records", type=Path, nargs="*", help="a .parquet recording, or a directory of shards")
-    parser.add_argument("--out", type=Path, required=True, help="the plan to write: JSON lines")
+    parser.add_argument("--out", type=shared.out_file, required=True, help="the plan to write: JSON lines")
     shared.add_shapes(parser)
     shared.add_kind(parser)
     shared.add_arch(parser)

@@ -28,9 +28,14 @@ def require_writable(directory: Path, flag: str) -> None:
     Raises:
         EnvironmentProblemError: No file can be made there.
     """
-    existing = next(place for place in (directory, *directory.absolute().parents) if place.exists())
-    if not (existing.is_dir() and os.access(existing, os.W_OK | os.X_OK)):
+    if not writable(directory):
         raise EnvironmentProblemError(f"cannot write to {directory}: choose another {flag}")
+
+
+def writable(directory: Path) -> bool:
+    """Whether files can be made in a folder, which is there or can be made itself."""
+    existing = next(place for place in (directory, *directory.absolute().parents) if place.exists())
+    return existing.is_dir() and os.access(existing, os.W_OK | os.X_OK)
 
 
 def give_up(stream: TextIO | None) -> None:
