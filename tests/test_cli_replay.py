@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 from cudal2.cli import main as cli
+from cudal2.cli import output
 from cudal2.cli import search as search_command
 from cudal2.records.recording import Recording
 from cudal2.records.shards import RecordLog
@@ -190,3 +191,10 @@ def test_a_folder_without_a_run_is_spoken_of_in_flags_that_the_command_has(
     with pytest.raises(SystemExit):
         cli.main([name, "--help"])
     assert set(re.findall(r"--[a-z-]+", said)) <= set(re.findall(r"--[a-z-]+", capsys.readouterr().out))
+
+
+@pytest.mark.parametrize("time_us", [2.076514, 1.00045, 0.99995, 12.34449999])
+def test_a_time_out_of_a_table_is_printed_as_the_one_that_was_measured(time_us: float, capsys) -> None:
+    output.print_table(("median_us",), [(time_us,), (round(time_us, 4),)])
+    _, measured, kept = capsys.readouterr().out.split()
+    assert measured == kept
