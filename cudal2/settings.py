@@ -315,7 +315,8 @@ def _read(kind: str, path_or_name: str | Path) -> tuple[Path, dict[str, Any]]:
         path = configs_dir() / kind / f"{path_or_name}.yaml"
     if not path.is_file():
         known = ", ".join(sorted(file.stem for file in (configs_dir() / kind).glob("*.yaml")))
-        raise UsageError(f"no settings file {path}: give a .yaml file or one of {known}")
+        wrong = "{} is no .yaml file" if Path(path_or_name).exists() else "no settings file {}"
+        raise UsageError(f"{wrong.format(path_or_name)}: give a .yaml file or one of {known}")
     try:
         values = yaml.load(path.read_text(encoding="utf-8"), _Loader)  # a SafeLoader
     except (yaml.YAMLError, ValueError, RecursionError) as error:

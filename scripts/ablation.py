@@ -19,17 +19,19 @@ from itertools import combinations
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from cudal2.cli.arguments import Parser
-from cudal2.cli.main import guarded
-from cudal2.cli.output import show_section
-from cudal2.errors import NothingValidError, UsageError
-from cudal2.floor import floor_us
-from cudal2.problem import Problem
-from cudal2.records.measurement import Measurement, costs
-from cudal2.records.recording import bundled_recording, read_records
-from cudal2.space.axes import Axis
-from cudal2.space.config import KernelConfig
-from cudal2.space.families import FAMILIES
+from cudal2.cli.main import guarded, guarded_imports
+
+with guarded_imports():
+    from cudal2.cli.arguments import Parser
+    from cudal2.cli.output import show_section
+    from cudal2.errors import NothingValidError, UsageError
+    from cudal2.floor import floor_us
+    from cudal2.problem import Problem
+    from cudal2.records.measurement import Measurement, costs
+    from cudal2.records.recording import bundled_recording, read_records
+    from cudal2.space.axes import Axis
+    from cudal2.space.config import KernelConfig
+    from cudal2.space.families import FAMILIES
 
 Keeps: TypeAlias = Callable[[Any], bool]
 #: Time over the reference of the same rounds.

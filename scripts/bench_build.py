@@ -15,20 +15,22 @@ import time
 from pathlib import Path
 from typing import Any, get_args
 
-import numpy as np
+from cudal2.cli.main import guarded, guarded_imports
 
-from cudal2.build.artifact import BuiltKernel
-from cudal2.build.cache import BuildCache
-from cudal2.build.compiler import Compilation, compile_source
-from cudal2.build.cores import default_jobs
-from cudal2.build.pool import BuildPool, Request
-from cudal2.build.toolchain import Toolchain
-from cudal2.cli.arguments import Parser, positive
-from cudal2.cli.benchmark import add_output, finish
-from cudal2.cli.main import guarded
-from cudal2.codegen import KernelSource, build_key, render
-from cudal2.problem import Acc, Layout, Problem
-from cudal2.space.space import SearchSpace
+with guarded_imports():
+    import numpy as np
+
+    from cudal2.build.artifact import BuiltKernel
+    from cudal2.build.cache import BuildCache
+    from cudal2.build.compiler import Compilation, compile_source
+    from cudal2.build.cores import default_jobs
+    from cudal2.build.pool import BuildPool, Request
+    from cudal2.build.toolchain import Toolchain
+    from cudal2.cli.arguments import Parser, positive
+    from cudal2.cli.benchmark import add_output, finish
+    from cudal2.codegen import KernelSource, build_key, render
+    from cudal2.problem import Acc, Layout, Problem
+    from cudal2.space.space import SearchSpace
 
 SHAPES = ("64_4096_64", "512_512_2048", "2048_2048_2048", "8192_8192_8192")
 

@@ -24,30 +24,32 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import numpy as np
+from cudal2.cli.main import guarded, guarded_imports
 
-from cudal2.bench.jobs import Candidate
-from cudal2.bench.judge.judge import judge, run_final
-from cudal2.bench.judge.request import FinalRequest
-from cudal2.bench.worker import PREPARE_DEADLINE_S, Worker
-from cudal2.build.artifact import BuiltKernel
-from cudal2.build.pool import BuildPool
-from cudal2.cli import arguments as shared
-from cudal2.cli.backend import require_gpu
-from cudal2.cli.benchmark import add_output, finish, keep
-from cudal2.cli.main import guarded
-from cudal2.cli.output import note
-from cudal2.codegen import build_key
-from cudal2.errors import NothingValidError
-from cudal2.problem import Problem
-from cudal2.records.measurement import Measurement
-from cudal2.records.recording import bundled_recording, read_records
-from cudal2.records.shards import RecordLog
-from cudal2.runners.finals import best_configs, run_finals
-from cudal2.runners.local import LocalRunner
-from cudal2.settings import BenchSettings
-from cudal2.space.config import KernelConfig
-from cudal2.space.space import SearchSpace
+with guarded_imports():
+    import numpy as np
+
+    from cudal2.bench.jobs import Candidate
+    from cudal2.bench.judge.judge import judge, run_final
+    from cudal2.bench.judge.request import FinalRequest
+    from cudal2.bench.worker import PREPARE_DEADLINE_S, Worker
+    from cudal2.build.artifact import BuiltKernel
+    from cudal2.build.pool import BuildPool
+    from cudal2.cli import arguments as shared
+    from cudal2.cli.backend import require_gpu
+    from cudal2.cli.benchmark import add_output, finish, keep
+    from cudal2.cli.output import note
+    from cudal2.codegen import build_key
+    from cudal2.errors import NothingValidError
+    from cudal2.problem import Problem
+    from cudal2.records.measurement import Measurement
+    from cudal2.records.recording import bundled_recording, read_records
+    from cudal2.records.shards import RecordLog
+    from cudal2.runners.finals import best_configs, run_finals
+    from cudal2.runners.local import LocalRunner
+    from cudal2.settings import BenchSettings
+    from cudal2.space.config import KernelConfig
+    from cudal2.space.space import SearchSpace
 
 #: Of the recorded shapes, from 2.2 to 33 us by their floors.
 SHAPES = ("64_512_64", "64_4096_64", "256_1024_128", "1024_2048_1024", "512_4096_4096", "256_12288_4096")

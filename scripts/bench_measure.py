@@ -13,17 +13,19 @@ import sys
 import time
 from typing import Any
 
-import numpy as np
+from cudal2.cli.main import guarded, guarded_imports
 
-from cudal2.cli import arguments as shared
-from cudal2.cli.backend import require_gpu
-from cudal2.cli.benchmark import add_output, finish
-from cudal2.cli.main import guarded
-from cudal2.problem import Problem
-from cudal2.records.measurement import Measurement
-from cudal2.runners.local import LocalRunner
-from cudal2.settings import BenchSettings
-from cudal2.space.space import SearchSpace
+with guarded_imports():
+    import numpy as np
+
+    from cudal2.cli import arguments as shared
+    from cudal2.cli.backend import require_gpu
+    from cudal2.cli.benchmark import add_output, finish
+    from cudal2.problem import Problem
+    from cudal2.records.measurement import Measurement
+    from cudal2.runners.local import LocalRunner
+    from cudal2.settings import BenchSettings
+    from cudal2.space.space import SearchSpace
 
 SHAPES = ("64_64_64", "64_4096_64", "256_256_1024", "1024_1024_1024", "64_2048_16384", "4096_2048_1024")
 

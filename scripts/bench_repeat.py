@@ -19,24 +19,26 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from cudal2.build.pool import BuildPool
-from cudal2.cli import arguments as shared
-from cudal2.cli.backend import require_gpu
-from cudal2.cli.benchmark import add_output, finish
-from cudal2.cli.eval import PDL_COLUMNS
-from cudal2.cli.main import guarded
-from cudal2.cli.output import note
-from cudal2.errors import NothingValidError
-from cudal2.problem import Problem
-from cudal2.records.finals import REFERENCE, Comparison, latest_finals
-from cudal2.records.measurement import Measurement
-from cudal2.records.recording import bundled_recording, read_records
-from cudal2.records.shards import RecordLog, Shards, read_shards, shard_files
-from cudal2.runners.finals import already_judged, best_configs, run_finals
-from cudal2.runners.local import LocalRunner
-from cudal2.settings import load_bench, load_shapes
-from cudal2.space.config import KernelConfig
-from cudal2.space.space import SearchSpace
+from cudal2.cli.main import guarded, guarded_imports
+
+with guarded_imports():
+    from cudal2.build.pool import BuildPool
+    from cudal2.cli import arguments as shared
+    from cudal2.cli.backend import require_gpu
+    from cudal2.cli.benchmark import add_output, finish
+    from cudal2.cli.eval import PDL_COLUMNS
+    from cudal2.cli.output import note
+    from cudal2.errors import NothingValidError
+    from cudal2.problem import Problem
+    from cudal2.records.finals import REFERENCE, Comparison, latest_finals
+    from cudal2.records.measurement import Measurement
+    from cudal2.records.recording import bundled_recording, read_records
+    from cudal2.records.shards import RecordLog, Shards, read_shards, shard_files
+    from cudal2.runners.finals import already_judged, best_configs, run_finals
+    from cudal2.runners.local import LocalRunner
+    from cudal2.settings import load_bench, load_shapes
+    from cudal2.space.config import KernelConfig
+    from cudal2.space.space import SearchSpace
 
 Plan = list[tuple[Problem, list[KernelConfig]]]
 #: Ratio and interval by leaderboard and shape.

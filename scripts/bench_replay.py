@@ -14,13 +14,15 @@ import time
 from pathlib import Path
 from typing import Any
 
-from cudal2.cli.arguments import Parser, positive
-from cudal2.cli.benchmark import add_output, finish
-from cudal2.cli.main import guarded
-from cudal2.records.recording import Recording, bundled_recording
-from cudal2.rl.train import train
-from cudal2.runners.replay import ReplayRunner
-from cudal2.settings import load_train
+from cudal2.cli.main import guarded, guarded_imports
+
+with guarded_imports():
+    from cudal2.cli.arguments import Parser, positive
+    from cudal2.cli.benchmark import add_output, finish
+    from cudal2.records.recording import Recording, bundled_recording
+    from cudal2.rl.train import train
+    from cudal2.runners.replay import ReplayRunner
+    from cudal2.settings import load_train
 
 
 def main() -> None:

@@ -15,22 +15,24 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
+from cudal2.cli.main import guarded, guarded_imports
 
-from cudal2.cli.arguments import Parser, positive
-from cudal2.cli.benchmark import add_output, finish
-from cudal2.cli.main import guarded
-from cudal2.problem import Problem
-from cudal2.progress import track
-from cudal2.records.recording import Recording, bundled_recording
-from cudal2.rl.rank import policy_strategy
-from cudal2.rl.train import train
-from cudal2.runners.replay import ReplayRunner
-from cudal2.search.base import SearchSession, Strategy
-from cudal2.search.compare import BUDGETS, compare
-from cudal2.search.nearest import nearest_strategy
-from cudal2.search.strategies import STRATEGIES
-from cudal2.settings import load_train
+with guarded_imports():
+    import numpy as np
+
+    from cudal2.cli.arguments import Parser, positive
+    from cudal2.cli.benchmark import add_output, finish
+    from cudal2.problem import Problem
+    from cudal2.progress import track
+    from cudal2.records.recording import Recording, bundled_recording
+    from cudal2.rl.rank import policy_strategy
+    from cudal2.rl.train import train
+    from cudal2.runners.replay import ReplayRunner
+    from cudal2.search.base import SearchSession, Strategy
+    from cudal2.search.compare import BUDGETS, compare
+    from cudal2.search.nearest import nearest_strategy
+    from cudal2.search.strategies import STRATEGIES
+    from cudal2.settings import load_train
 
 SEEDS = range(5)
 

@@ -12,11 +12,13 @@ import sys
 from collections import Counter
 from collections.abc import Sequence
 
-from cudal2.cli import arguments as shared
-from cudal2.cli.main import guarded
-from cudal2.floor import CLASS_NAMES, floor_class, floor_us
-from cudal2.problem import Problem
-from cudal2.settings import load_shapes
+from cudal2.cli.main import guarded, guarded_imports
+
+with guarded_imports():
+    from cudal2.cli import arguments as shared
+    from cudal2.floor import CLASS_NAMES, floor_class, floor_us
+    from cudal2.problem import Problem
+    from cudal2.settings import load_shapes
 
 SEED = 0
 #: The largest of record32 has a floor of 2.8 ms; tuning the libraries on a shape takes hundreds of its runs.

@@ -14,14 +14,16 @@ import sys
 import tempfile
 from pathlib import Path
 
-from cudal2.cli import arguments as shared
 from cudal2.cli import main as cli
-from cudal2.cli.output import show_section
-from cudal2.errors import RecordError
-from cudal2.floor import floor_us
-from cudal2.paths import data_dir
-from cudal2.problem import Problem
-from cudal2.records.counters import Profile, ProfileBook
+
+with cli.guarded_imports():
+    from cudal2.cli import arguments as shared
+    from cudal2.cli.output import show_section
+    from cudal2.errors import RecordError
+    from cudal2.floor import floor_us
+    from cudal2.paths import data_dir
+    from cudal2.problem import Problem
+    from cudal2.records.counters import Profile, ProfileBook
 
 BEGIN, END = "<!-- counters:begin -->", "<!-- counters:end -->"
 #: Counters shown, with their heads; fractions as percent.

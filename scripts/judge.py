@@ -19,27 +19,29 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from cudal2.bench.baselines import contestants
-from cudal2.build.pool import BuildPool
-from cudal2.cli import arguments as shared
-from cudal2.cli.backend import require_gpu
-from cudal2.cli.candidates import legal_of
-from cudal2.cli.eval import PDL_COLUMNS
-from cudal2.cli.main import guarded
-from cudal2.cli.output import note
-from cudal2.errors import NothingValidError, UsageError
-from cudal2.problem import Acc, Dtype, Problem, require_accumulator
-from cudal2.records.measurement import Measurement
-from cudal2.records.recording import read_records
-from cudal2.records.shards import RecordLog, read_shards, shard_files
-from cudal2.report.board import boards
-from cudal2.runners.finals import already_judged, best_configs, run_finals
-from cudal2.runners.local import LocalRunner
-from cudal2.runners.plan import Work, families_of, read_plan
-from cudal2.settings import load_bench, load_shapes
-from cudal2.space.config import KernelConfig
-from cudal2.space.families import FAMILIES
-from cudal2.space.space import SearchSpace
+from cudal2.cli.main import guarded, guarded_imports
+
+with guarded_imports():
+    from cudal2.bench.baselines import contestants
+    from cudal2.build.pool import BuildPool
+    from cudal2.cli import arguments as shared
+    from cudal2.cli.backend import require_gpu
+    from cudal2.cli.candidates import legal_of
+    from cudal2.cli.eval import PDL_COLUMNS
+    from cudal2.cli.output import note
+    from cudal2.errors import NothingValidError, UsageError
+    from cudal2.problem import Acc, Dtype, Problem, require_accumulator
+    from cudal2.records.measurement import Measurement
+    from cudal2.records.recording import read_records
+    from cudal2.records.shards import RecordLog, read_shards, shard_files
+    from cudal2.report.board import boards
+    from cudal2.runners.finals import already_judged, best_configs, run_finals
+    from cudal2.runners.local import LocalRunner
+    from cudal2.runners.plan import Work, families_of, read_plan
+    from cudal2.settings import load_bench, load_shapes
+    from cudal2.space.config import KernelConfig
+    from cudal2.space.families import FAMILIES
+    from cudal2.space.space import SearchSpace
 
 
 def main() -> None:

@@ -14,27 +14,29 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from cudal2.bench.native import SOURCE
-from cudal2.bench.server.traffic import Traffic
-from cudal2.build.host import compile_shared
-from cudal2.build.pool import BuildPool
-from cudal2.cli import arguments as shared
-from cudal2.cli.backend import require_gpu
-from cudal2.cli.eval_server import DEFAULT_QPS
-from cudal2.cli.main import guarded
-from cudal2.cli.output import note
-from cudal2.paths import data_dir
-from cudal2.problem import Problem
-from cudal2.records.finals import REFERENCE
-from cudal2.records.latency import Latency, group_servings, read_latencies
-from cudal2.records.measurement import STATES
-from cudal2.records.recording import read_records
-from cudal2.records.shards import RecordLog, shard_files
-from cudal2.runners.finals import best_configs
-from cudal2.runners.local import LocalRunner
-from cudal2.runners.servings import Service, already_served, run_servings
-from cudal2.settings import load_bench, load_shapes
-from cudal2.space.space import SearchSpace
+from cudal2.cli.main import guarded, guarded_imports
+
+with guarded_imports():
+    from cudal2.bench.native import SOURCE
+    from cudal2.bench.server.traffic import Traffic
+    from cudal2.build.host import compile_shared
+    from cudal2.build.pool import BuildPool
+    from cudal2.cli import arguments as shared
+    from cudal2.cli.backend import require_gpu
+    from cudal2.cli.eval_server import DEFAULT_QPS
+    from cudal2.cli.output import note
+    from cudal2.paths import data_dir
+    from cudal2.problem import Problem
+    from cudal2.records.finals import REFERENCE
+    from cudal2.records.latency import Latency, group_servings, read_latencies
+    from cudal2.records.measurement import STATES
+    from cudal2.records.recording import read_records
+    from cudal2.records.shards import RecordLog, shard_files
+    from cudal2.runners.finals import best_configs
+    from cudal2.runners.local import LocalRunner
+    from cudal2.runners.servings import Service, already_served, run_servings
+    from cudal2.settings import load_bench, load_shapes
+    from cudal2.space.space import SearchSpace
 
 
 def main() -> None:

@@ -17,22 +17,24 @@ import sys
 import tempfile
 from pathlib import Path
 
-import numpy as np
+from cudal2.cli.main import guarded, guarded_imports
 
-from cudal2.atomic import write_atomically
-from cudal2.build.artifact import BuiltKernel
-from cudal2.build.cache import BuildCache, resolve_toolchain
-from cudal2.build.pool import BuildPool
-from cudal2.cli import arguments as shared
-from cudal2.cli.main import guarded
-from cudal2.codegen import generator_version
-from cudal2.errors import NothingValidError, UsageError
-from cudal2.paths import data_dir
-from cudal2.problem import Acc, Dtype, Layout, Problem
-from cudal2.space.config import KernelConfig
-from cudal2.space.families import FAMILIES
-from cudal2.space.space import SearchSpace
-from cudal2.table import KernelTable
+with guarded_imports():
+    import numpy as np
+
+    from cudal2.atomic import write_atomically
+    from cudal2.build.artifact import BuiltKernel
+    from cudal2.build.cache import BuildCache, resolve_toolchain
+    from cudal2.build.pool import BuildPool
+    from cudal2.cli import arguments as shared
+    from cudal2.codegen import generator_version
+    from cudal2.errors import NothingValidError, UsageError
+    from cudal2.paths import data_dir
+    from cudal2.problem import Acc, Dtype, Layout, Problem
+    from cudal2.space.config import KernelConfig
+    from cudal2.space.families import FAMILIES
+    from cudal2.space.space import SearchSpace
+    from cudal2.table import KernelTable
 
 KINDS: tuple[tuple[Acc, Layout, Dtype], ...] = (
     ("fp32", "tn", "fp16"), ("fp32", "nn", "fp16"), ("fp16", "tn", "fp16"), ("fp16", "nn", "fp16"),

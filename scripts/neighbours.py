@@ -21,17 +21,19 @@ from collections.abc import Iterable, Mapping
 from dataclasses import fields
 from pathlib import Path
 
-from cudal2.cli import arguments as shared
-from cudal2.cli.main import guarded
-from cudal2.cli.output import note, print_table
-from cudal2.errors import NothingValidError
-from cudal2.problem import Problem
-from cudal2.records.measurement import Measurement
-from cudal2.records.recording import read_records
-from cudal2.search.surrogate import Behind, log_behind
-from cudal2.settings import load_shapes
-from cudal2.space.config import KernelConfig
-from cudal2.table import Entry, Header, KernelTable
+from cudal2.cli.main import guarded, guarded_imports
+
+with guarded_imports():
+    from cudal2.cli import arguments as shared
+    from cudal2.cli.output import note, print_table
+    from cudal2.errors import NothingValidError
+    from cudal2.problem import Problem
+    from cudal2.records.measurement import Measurement
+    from cudal2.records.recording import read_records
+    from cudal2.search.surrogate import Behind, log_behind
+    from cudal2.settings import load_shapes
+    from cudal2.space.config import KernelConfig
+    from cudal2.table import Entry, Header, KernelTable
 
 
 def main() -> None:

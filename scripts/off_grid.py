@@ -13,22 +13,24 @@ import sys
 from collections.abc import Collection
 from pathlib import Path
 
-from cudal2.cli import arguments as shared
-from cudal2.cli.main import guarded
-from cudal2.cli.output import show_section
-from cudal2.errors import RecordError
-from cudal2.paths import data_dir
-from cudal2.problem import Problem
-from cudal2.records.finals import REFERENCE
-from cudal2.records.recording import read_records
-from cudal2.records.shards import Shards
-from cudal2.report.board import Board, baseline_title, boards
-from cudal2.report.notes import rounds_text
-from cudal2.report.spread import Judged, Spread, spread
-from cudal2.report.summary import check_one_kind, load_finals
-from cudal2.settings import load_shapes
-from cudal2.space.refit import off_sectors
-from cudal2.space.shared_rules import tma_reads, tma_stores
+from cudal2.cli.main import guarded, guarded_imports
+
+with guarded_imports():
+    from cudal2.cli import arguments as shared
+    from cudal2.cli.output import show_section
+    from cudal2.errors import RecordError
+    from cudal2.paths import data_dir
+    from cudal2.problem import Problem
+    from cudal2.records.finals import REFERENCE
+    from cudal2.records.recording import read_records
+    from cudal2.records.shards import Shards
+    from cudal2.report.board import Board, baseline_title, boards
+    from cudal2.report.notes import rounds_text
+    from cudal2.report.spread import Judged, Spread, spread
+    from cudal2.report.summary import check_one_kind, load_finals
+    from cudal2.settings import load_shapes
+    from cudal2.space.refit import off_sectors
+    from cudal2.space.shared_rules import tma_reads, tma_stores
 
 BEGIN, END = "<!-- off_grid:begin -->", "<!-- off_grid:end -->"
 #: Kinds of rows as stored, of A and B and of C, in the order of the page.

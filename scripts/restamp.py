@@ -18,17 +18,19 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import pyarrow.parquet as pq
+from cudal2.cli.main import guarded, guarded_imports
 
-from cudal2.atomic import write_atomically
-from cudal2.cli import arguments as shared
-from cudal2.cli.main import guarded
-from cudal2.cli.output import counted
-from cudal2.codegen import generator_version
-from cudal2.errors import UsageError
-from cudal2.records.fingerprint import Fingerprint
-from cudal2.records.shards import opened
-from cudal2.table import KernelTable
+with guarded_imports():
+    import pyarrow.parquet as pq
+
+    from cudal2.atomic import write_atomically
+    from cudal2.cli import arguments as shared
+    from cudal2.cli.output import counted
+    from cudal2.codegen import generator_version
+    from cudal2.errors import UsageError
+    from cudal2.records.fingerprint import Fingerprint
+    from cudal2.records.shards import opened
+    from cudal2.table import KernelTable
 
 FOLDERS = ("finals", "served", "quack", "repeat", "latency")
 

@@ -27,27 +27,29 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any, get_args
 
-from cudal2.arch import SM90
-from cudal2.atomic import write_atomically
-from cudal2.bench.sanitize.checks import Checked, check_cases
-from cudal2.bench.sanitize.launcher import Case
-from cudal2.bench.sanitize.limits import doubtful
-from cudal2.bench.sanitize.tool import TOOLS, Sanitizer
-from cudal2.build.artifact import BuiltKernel
-from cudal2.build.cache import resolve_toolchain
-from cudal2.build.pool import BuildPool
-from cudal2.cli import arguments as shared
-from cudal2.cli.backend import require_gpu
-from cudal2.cli.main import guarded
-from cudal2.cli.output import counted, note, require_writable, show_section
-from cudal2.codegen import build_key
-from cudal2.errors import RecordError, ToolchainError
-from cudal2.problem import Acc, Layout, Problem
-from cudal2.runners.local import LocalRunner
-from cudal2.space.config import KernelConfig
-from cudal2.space.covering import covering
-from cudal2.space.families import FAMILIES
-from cudal2.space.space import SearchSpace
+from cudal2.cli.main import guarded, guarded_imports
+
+with guarded_imports():
+    from cudal2.arch import SM90
+    from cudal2.atomic import write_atomically
+    from cudal2.bench.sanitize.checks import Checked, check_cases
+    from cudal2.bench.sanitize.launcher import Case
+    from cudal2.bench.sanitize.limits import doubtful
+    from cudal2.bench.sanitize.tool import TOOLS, Sanitizer
+    from cudal2.build.artifact import BuiltKernel
+    from cudal2.build.cache import resolve_toolchain
+    from cudal2.build.pool import BuildPool
+    from cudal2.cli import arguments as shared
+    from cudal2.cli.backend import require_gpu
+    from cudal2.cli.output import counted, note, show_section
+    from cudal2.codegen import build_key
+    from cudal2.errors import RecordError, ToolchainError
+    from cudal2.problem import Acc, Layout, Problem
+    from cudal2.runners.local import LocalRunner
+    from cudal2.space.config import KernelConfig
+    from cudal2.space.covering import covering
+    from cudal2.space.families import FAMILIES
+    from cudal2.space.space import SearchSpace
 
 #: K tiles for every depth and split, tiles for every order, a last wave to share out, one tile alone, one row, and
 #: every width of row.
@@ -75,8 +77,6 @@ def main() -> int:
         return show([read(path) for path in arguments.records], arguments.readme)
     if not arguments.build_only:
         require_gpu(arguments.device)
-        if arguments.out:
-            require_writable(arguments.out.parent, "--out")
         sanitizer = Sanitizer.locate()
     families = arguments.families or [one.name for one in FAMILIES.values() if one.compiler == "nvrtc"]
     corners, never = plan(families)
@@ -114,7 +114,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--minutes", type=shared.minutes, default=8.0, metavar="M", help="for all tools (default 8)")
     parser.add_argument("--limit", type=shared.positive, metavar="N", help="at most N configurations per family")
     parser.add_argument("--jobs", type=shared.positive, default=1, metavar="N", help="processes at once (default 1)")
-    parser.add_argument("--out", type=Path, metavar="FILE", help="JSON record to write, or to go on with")
+    parser.add_argument("--out", type=shared.out_file, metavar="FILE", help="JSON record to write, or to go on with")
     parser.add_argument("--build-only", action="store_true", help="compile what would be launched, and nothing else")
     parser.add_argument(
         "--from", dest="records", type=Path, nargs="+", metavar="FILE", help="show these records; nothing is run"

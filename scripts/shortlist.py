@@ -18,20 +18,22 @@ from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import TypeAlias
 
-from cudal2.cli import arguments as shared
-from cudal2.cli.main import guarded
-from cudal2.cli.output import counted, note
-from cudal2.errors import NothingValidError, UsageError
-from cudal2.floor import HEATING_FLOOR_US, heats
-from cudal2.problem import Problem
-from cudal2.progress import Progress
-from cudal2.records.measurement import Measurement
-from cudal2.records.recording import read_records
-from cudal2.runners.plan import in_passes, write_plan
-from cudal2.search.shortlist import Shortlister, analytic_shortlist
-from cudal2.search.surrogate import Behind, log_behind
-from cudal2.settings import load_shapes
-from cudal2.space.config import KernelConfig
+from cudal2.cli.main import guarded, guarded_imports
+
+with guarded_imports():
+    from cudal2.cli import arguments as shared
+    from cudal2.cli.output import counted, note
+    from cudal2.errors import NothingValidError, UsageError
+    from cudal2.floor import HEATING_FLOOR_US, heats
+    from cudal2.problem import Problem
+    from cudal2.progress import Progress
+    from cudal2.records.measurement import Measurement
+    from cudal2.records.recording import read_records
+    from cudal2.runners.plan import in_passes, write_plan
+    from cudal2.search.shortlist import Shortlister, analytic_shortlist
+    from cudal2.search.surrogate import Behind, log_behind
+    from cudal2.settings import load_shapes
+    from cudal2.space.config import KernelConfig
 
 Propose: TypeAlias = Callable[[Problem, int, Collection[KernelConfig]], list[KernelConfig]]
 
@@ -80,7 +82,7 @@ def parse() -> argparse.Namespace:
     """The command line."""
     parser = shared.Parser(description=__doc__)
     parser.add_argument("records", type=Path, nargs="*", help="a .parquet recording, or a directory of shards")
-    parser.add_argument("--out", type=Path, required=True, help="the plan to write: JSON lines")
+    parser.add_argument("--out", type=shared.out_file, required=True, help="the plan to write: JSON lines")
     shared.add_shapes(parser)
     shared.add_kind(parser)
     shared.add_arch(parser)

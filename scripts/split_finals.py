@@ -19,18 +19,20 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TypeAlias
 
-from cudal2.atomic import write_atomically
-from cudal2.cli import arguments as shared
-from cudal2.cli.main import guarded
-from cudal2.cli.output import counted, note
-from cudal2.codegen import generator_version
-from cudal2.errors import UsageError
-from cudal2.problem import Problem
-from cudal2.records.finals import group_finals
-from cudal2.records.fingerprint import Fingerprint
-from cudal2.records.measurement import Measurement
-from cudal2.records.recording import Recording, read_records
-from cudal2.records.shards import read_shards, shard_files
+from cudal2.cli.main import guarded, guarded_imports
+
+with guarded_imports():
+    from cudal2.atomic import write_atomically
+    from cudal2.cli import arguments as shared
+    from cudal2.cli.output import counted, note
+    from cudal2.codegen import generator_version
+    from cudal2.errors import UsageError
+    from cudal2.problem import Problem
+    from cudal2.records.finals import group_finals
+    from cudal2.records.fingerprint import Fingerprint
+    from cudal2.records.measurement import Measurement
+    from cudal2.records.recording import Recording, read_records
+    from cudal2.records.shards import read_shards, shard_files
 
 #: Rows of a recording and the environments they were measured in, in order.
 Selected: TypeAlias = tuple[list[Measurement], dict[Fingerprint, None]]

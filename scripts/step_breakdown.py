@@ -19,27 +19,29 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import numpy as np
-from device_gaps import device_gaps
-from graph_costs import driver_costs
+from cudal2.cli.main import guarded, guarded_imports
 
-from cudal2.bench.jobs import Candidate, GpuSession
-from cudal2.bench.judge.judge import judge
-from cudal2.bench.judge.request import FinalRequest
-from cudal2.bench.worker import Worker
-from cudal2.build.artifact import BuiltKernel
-from cudal2.build.cache import BuildCache, resolve_toolchain
-from cudal2.build.pool import BuildPool
-from cudal2.cli import arguments as shared
-from cudal2.cli.backend import require_gpu
-from cudal2.cli.main import guarded
-from cudal2.codegen import build_key
-from cudal2.problem import Problem
-from cudal2.records.recording import bundled_recording, read_records
-from cudal2.runners.finals import best_configs, build_plan
-from cudal2.runners.local import LocalRunner
-from cudal2.settings import BenchSettings
-from cudal2.space.space import SearchSpace
+with guarded_imports():
+    import numpy as np
+    from device_gaps import device_gaps
+    from graph_costs import driver_costs
+
+    from cudal2.bench.jobs import Candidate, GpuSession
+    from cudal2.bench.judge.judge import judge
+    from cudal2.bench.judge.request import FinalRequest
+    from cudal2.bench.worker import Worker
+    from cudal2.build.artifact import BuiltKernel
+    from cudal2.build.cache import BuildCache, resolve_toolchain
+    from cudal2.build.pool import BuildPool
+    from cudal2.cli import arguments as shared
+    from cudal2.cli.backend import require_gpu
+    from cudal2.codegen import build_key
+    from cudal2.problem import Problem
+    from cudal2.records.recording import bundled_recording, read_records
+    from cudal2.runners.finals import best_configs, build_plan
+    from cudal2.runners.local import LocalRunner
+    from cudal2.settings import BenchSettings
+    from cudal2.space.space import SearchSpace
 
 #: Of the grid, with few and many launches per replay, and few and many buffer sets.
 SHAPES = ("64_512_64", "256_1024_128", "512_4096_4096")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import runpy
 import subprocess
 import sys
 from collections.abc import Callable
@@ -18,6 +19,7 @@ from cudal2.settings import load_bench, load_guards, load_shapes, load_space, lo
 from cudal2.space.config import KernelConfig, Sm90WsConfig
 from cudal2.space.space import SearchSpace
 
+SCRIPTS = Path(__file__).parents[1] / "scripts"
 CONFIG = Sm90WsConfig(128, 128, 64, 4, "coop", 2, 1, 1, 1, "tma", 1, "m", 1, False)
 MANY_DIGITS = "9" * 5_000
 #: 9 ** 9 characters once written out.
@@ -212,6 +214,37 @@ def test_a_place_that_cannot_be_written_is_told_before_anything_is_measured(
     (tmp_path / "file").write_text("")
     message = fails(2, *command, tmp_path / "file" / "below", "--mnk", "256_256_256")
     assert message.endswith(f"choose another {command[-1]}")
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        *("report --html", "report --plot", "report --plots", "report --csv", "search --table", "table make x --out"),
+        *("table merge x --out", "table transfer --layout nn --out", "record publish x --out"),
+        *("shortlist.py x --out", "sanitize.py --out", "bench_build.py --out"),
+    ],
+)
+def test_a_file_or_folder_that_cannot_be_written_is_told_before_the_work(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, command: str
+) -> None:
+    (tmp_path / "file").write_text("")
+    name, *rest = command.split()
+    wrong = [tmp_path / "file" / "below"] if rest[-1] in ("--plots", "--csv") else [tmp_path, tmp_path / "file" / "x"]
+    for place in wrong:
+        monkeypatch.setattr(sys, "argv", [name, *rest, str(place)])
+        with pytest.raises(SystemExit) as stop:
+            if name.endswith(".py"):
+                runpy.run_path(str(SCRIPTS / name), run_name="__main__")
+            sys.exit(cli.main([name, *rest, str(place)]))
+        (said,) = capsys.readouterr().err.splitlines()
+        assert stop.value.code == 2 and said.startswith(f"error: argument {rest[-1]}: ")
+        assert "is a directory" in said or "cannot write to" in said
+
+
+def test_a_page_without_markers_is_told_before_the_work(fails, tmp_path: Path) -> None:
+    (tmp_path / "page.md").write_text("<!-- results:begin -->")
+    message = fails(2, "report", "--readme", tmp_path / "page.md", "--finals", tmp_path / "none")
+    assert "page.md has no '<!-- results:begin -->' ... " in message
 
 
 @pytest.mark.parametrize(

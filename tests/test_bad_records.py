@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import datetime, timezone
 from pathlib import Path
@@ -19,7 +19,7 @@ from fabricated_servings import serving_rows
 from cudal2.cli import main as cli
 from cudal2.errors import RecordError, TableError
 from cudal2.problem import Problem
-from cudal2.records.counters import Counters, Profile
+from cudal2.records.counters import Counters, Profile, ProfileBook
 from cudal2.records.fingerprint import Fingerprint
 from cudal2.records.parquet import read_table
 from cudal2.records.recording import Recording, read_records
@@ -321,3 +321,26 @@ def test_a_session_that_died_before_its_header_holds_nothing(
     out, err = capsys.readouterr()
     assert (code == 2 and err.count("error: ") == 1) or (code == 0 and "nothing to report" in err and not out)
     assert not (tmp_path / "t.json").exists()
+
+
+@pytest.mark.parametrize("read", [read_shards, ProfileBook.load])
+def test_a_device_file_is_no_shard(read: Callable[[Path], object]) -> None:
+    with pytest.raises(RecordError, match="/dev/null: no record shard"):
+        read(Path("/dev/null"))
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        *("report --finals", "report --latency", "train --counters", "record publish --out x.parquet"),
+        *(
+            "table make --out x.json",
+            "search --backend replay --recording",
+            "search --backend replay --strategy beam --from",
+        ),
+    ],
+)
+def test_what_is_not_there_is_called_that(command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main([*command.split(), str(tmp_path / "none")]) == 2
+    said = capsys.readouterr().err.splitlines()[-1]
+    assert said.startswith(f"error: {tmp_path / 'none'}: no such ")

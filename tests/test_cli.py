@@ -251,6 +251,8 @@ def test_doctor_asked_for_one_job_speaks_of_that_job(run, monkeypatch: pytest.Mo
     assert code == 2 and "c" not in [line.split()[1] for line in stdout.splitlines()]
     assert stderr.splitlines() == ["a: get a", "error: missing for replay: a; the lines above say how to fix each"]
     assert run("doctor", "--need", "table")[0] == 0
+    for job in ("gpu", "server", "foreign", "profile"):
+        assert f"error: missing for {job}: c; " in run("doctor", "--need", job, "--need", "table")[2]
 
 
 @no_gpu_here
@@ -291,6 +293,7 @@ def test_scripts_refuse_numbers_that_count_nothing(command: str) -> None:
 def test_doctor_fails_for_a_job_that_cannot_run(run, job) -> None:
     code, stdout, stderr = run("doctor", "--need", job)
     assert code == 2 and "GPU" in stderr.splitlines()[-1] and "MISSING  GPU " in stdout
+    assert f"error: missing for {job}: " in stderr
 
 
 def test_doctor_sees_an_unwritable_cache(run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

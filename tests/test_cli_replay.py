@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -14,6 +15,7 @@ import numpy as np
 import pytest
 
 from cudal2.cli import main as cli
+from cudal2.cli import output
 from cudal2.cli import search as search_command
 from cudal2.records.recording import Recording
 from cudal2.records.shards import RecordLog
@@ -175,3 +177,24 @@ def test_publish_writes_what_the_shards_hold(run, tiny_recording: Recording, tmp
 def test_publish_of_an_empty_directory(run, tmp_path: Path) -> None:
     code, _, stderr = run("record", "publish", tmp_path, "--out", tmp_path / "a.parquet")
     assert code == 2 and "no records" in stderr.splitlines()[-1]
+
+
+@pytest.mark.parametrize("command", ["search --strategy policy", "train --resume"])
+def test_a_folder_without_a_run_is_spoken_of_in_flags_that_the_command_has(
+    run, command: str, recording: Path, settings: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    name, *flags = command.split()
+    rest = ["--settings", settings] if name == "train" else []
+    code, _, stderr = run(name, *flags, "--recording", recording, "--run-dir", tmp_path / "none", *rest)
+    said = stderr.splitlines()[-1]
+    assert code == 2 and "none holds no checkpoint: " in said
+    with pytest.raises(SystemExit):
+        cli.main([name, "--help"])
+    assert set(re.findall(r"--[a-z-]+", said)) <= set(re.findall(r"--[a-z-]+", capsys.readouterr().out))
+
+
+@pytest.mark.parametrize("time_us", [2.076514, 1.00045, 0.99995, 12.34449999])
+def test_a_time_out_of_a_table_is_printed_as_the_one_that_was_measured(time_us: float, capsys) -> None:
+    output.print_table(("median_us",), [(time_us,), (round(time_us, 4),)])
+    _, measured, kept = capsys.readouterr().out.split()
+    assert measured == kept

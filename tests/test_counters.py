@@ -79,7 +79,7 @@ def test_damage_and_other_rows_name_file_and_line(tmp_path):
         log.write(made_up_row(PROBLEM, CONFIGS[0]))
     with pytest.raises(RecordError, match=":2: not a profile row"):
         ProfileBook.load(tmp_path / "other")
-    with pytest.raises(RecordError, match="`cudal2 profile --out DIR` writes them"):
+    with pytest.raises(RecordError, match="nowhere: no such file or directory"):
         ProfileBook.load(tmp_path / "nowhere")
 
 

@@ -147,7 +147,7 @@ def test_guards_without_counters_say_that_there_are_none(measured, capsys):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--counters", "nowhere"], "`cudal2 profile --out DIR` writes them"),
+        (["--counters", "nowhere"], "nowhere: no such file or directory"),
         (["--guards", "nowhere"], "no settings file"),
         (["--guards", "metric.yaml"], "guard metric 'beauty' is unknown"),
     ],

@@ -20,7 +20,8 @@ from cudal2.build.cache import BuildCache
 from cudal2.build.child import serve
 from cudal2.build.pool import BuildPool, build_all, build_here
 from cudal2.build.toolchain import Toolchain
-from cudal2.errors import CacheError
+from cudal2.cli.build import _summary
+from cudal2.errors import CacheError, ToolchainError
 from cudal2.space.config import Sm90WsConfig
 
 TOOLCHAIN = Toolchain.detect()
@@ -244,6 +245,20 @@ def test_machine_that_cannot_compile_says_so_for_each_miss(cache, monkeypatch):
     )
     assert build_here(requests(32)[0], cache, prebuilt) == results[key(32)]
     assert isinstance(build_here(requests(64)[0], cache, prebuilt), CompileFailure)
+
+
+@pytest.mark.parametrize("as_json", [True, False])
+def test_one_kernel_that_this_machine_cannot_compile_fails_the_command_after_its_counts(cache, as_json, capsys):
+    unable = dataclasses.replace(TOOLCHAIN, signature="none", include_dirs=(), unavailable="no headers: pip install it")
+    built = BuiltKernel("built", "0" * 64, Path("cubin"), 32, 0, 0, 128, 1.0, Path("log"))
+    rejected = CompileFailure("rejected", "0" * 64, "no tile of 96", Path("log"), 1.0)
+    overdue = CompileFailure("overdue", "0" * 64, "still compiling after 1 s", None, 1.0)
+    assert _summary([built, rejected, overdue], 1.0, as_json) == 0
+    untried = build_here(requests(64)[0], cache, unable)
+    capsys.readouterr()
+    with pytest.raises(ToolchainError, match="1 of 2 kernels not compiled: not in the"):
+        _summary([built, untried], 1.0, as_json)
+    assert "usable" in capsys.readouterr().out
 
 
 def test_build_here_starts_no_process(cache, monkeypatch):

@@ -97,6 +97,15 @@ def test_a_torn_middle_line_names_file_and_line(tmp_path, rows):
         read_shards(tmp_path)
 
 
+@pytest.mark.parametrize("text", ["# A page\n", "PAR1\0\n", "\n", "{\n}", "[]\n", "5\n", "{}\n", '{"header": {}}\n'])
+def test_a_file_that_is_no_shard_is_called_that(tmp_path, text):
+    path = tmp_path / "README.md"
+    path.write_text(text)
+    with pytest.raises(RecordError, match=rf"{path.name}:1: .*(no record|no cudal2|not a cudal2) shard") as caught:
+        read_shards(path)
+    assert "\n" not in str(caught.value)
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [

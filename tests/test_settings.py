@@ -90,7 +90,7 @@ def test_an_empty_file_keeps_the_defaults(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["nowhere", "nowhere.yaml"])
 def test_a_missing_file_lists_the_shipped_ones(name: str) -> None:
-    with pytest.raises(UsageError, match=r"no settings file .*nowhere.yaml: .*grid, .*record32, .*smoke"):
+    with pytest.raises(UsageError, match=rf"no settings file {name}: .*grid, .*record32, .*smoke"):
         load_shapes(name)
 
 
@@ -214,5 +214,16 @@ def test_bad_guard_rules(tmp_path: Path, text: str, message: str) -> None:
 
 
 def test_unknown_guards_list_the_shipped_ones() -> None:
-    with pytest.raises(UsageError, match=r"no settings file .*strict.yaml: .*default"):
+    with pytest.raises(UsageError, match=r"no settings file strict: .*default"):
         load_guards("strict")
+
+
+@pytest.mark.parametrize("load", [load_space, load_shapes, load_bench, load_train, load_guards])
+def test_a_file_that_is_there_is_not_called_missing(load: Callable[[Path], object], tmp_path: Path) -> None:
+    for given in (tmp_path / "a.json", tmp_path / "a", tmp_path, Path("/dev/null")):
+        if given.parent == tmp_path:
+            given.write_text("{}")
+        with pytest.raises(UsageError, match=f"^{given} is no .yaml file: give a .yaml file or one of "):
+            load(given)
+    with pytest.raises(UsageError, match=f"^no settings file {tmp_path}/b.json: "):
+        load(tmp_path / "b.json")

@@ -74,7 +74,7 @@ def test_where_there_is_no_nvcc_one_line_says_so_and_other_families_build(tmp_pa
 
 def test_a_build_that_this_machine_cannot_do_is_not_the_kernels_fault(nvcc: Path, run) -> None:
     code, _, err = run("build", "--config", CONFIG.name)
-    assert code == 2 and "error: none of 1 kernels compiled" in err and "nvcc was not found" in err
+    assert code == 2 and "error: 1 of 1 kernel not compiled" in err and "nvcc was not found" in err
     rejected = CompileFailure("name", "0" * 64, "rejected by nvcc: no such thing", Path("log.txt"), 1.0)
     with pytest.raises(NothingValidError, match="no such thing"):
         _summary([rejected], 1.0, as_json=False)

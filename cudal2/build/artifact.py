@@ -58,5 +58,10 @@ class CompileFailure:
     log_path: Path | None
     compile_s: float
 
+    @property
+    def untried(self) -> bool:
+        """Whether no compiler was run, since this machine has none for it."""
+        return self.log_path is None and not self.compile_s
+
 
 BuildResult: TypeAlias = BuiltKernel | CompileFailure

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from cudal2.arch import ARCHS, Arch
 from cudal2.bench.baselines import contestants
+from cudal2.cli.output import writable
 from cudal2.errors import NothingValidError, UsageError
 from cudal2.problem import Acc, Dtype, Layout, Problem, require_accumulator
 from cudal2.space.config import (
@@ -143,6 +144,23 @@ def part(text: str) -> tuple[int, int]:
     if not found or not 1 <= int(found[1]) <= int(found[2]):
         raise argparse.ArgumentTypeError(f"'{text[:80]}' is not a part: give I/N with I from 1 to N, for example 1/2")
     return int(found[1]), int(found[2])
+
+
+def out_file(text: str) -> Path:
+    """A file to write, refused before the work whose result it could not hold."""
+    path = Path(text)
+    if path.is_dir():
+        raise argparse.ArgumentTypeError(f"{text} is a directory: name a file")
+    if not writable(path.parent):
+        raise argparse.ArgumentTypeError(f"cannot write to {path.parent}: name a file elsewhere")
+    return path
+
+
+def out_folder(text: str) -> Path:
+    """A folder to write into, made when something is; refused as a file is by :func:`out_file`."""
+    if not writable(Path(text)):
+        raise argparse.ArgumentTypeError(f"cannot write to {text}: name another folder")
+    return Path(text)
 
 
 def add_arch(parser: argparse.ArgumentParser) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from cudal2 import __version__
+from cudal2.cli.arguments import out_file
 from cudal2.cli.output import note, print_json
 from cudal2.records.benchmark import Benchmark, processor
 
@@ -22,7 +23,7 @@ def add_output(parser: argparse.ArgumentParser) -> None:
     """``--json`` and ``--out``; read back by :func:`finish`."""
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.add_argument(
-        "--out", type=Path, metavar="FILE", help="keep the figures there, with command, date and machine"
+        "--out", type=out_file, metavar="FILE", help="keep the figures there, with command, date and machine"
     )
 
 

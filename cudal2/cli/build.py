@@ -137,6 +137,9 @@ def _summary(results: list[Any], seconds: float, as_json: bool) -> int:
         for failure in [item for item in failures if item.log_path][:3]:
             note(f"log of {failure.name}: {failure.log_path}")
         note(f"{seconds:.1f} s")
+    if untried := [failure for failure in failures if failure.untried]:
+        # Whatever the cache already held: what was asked for is not there, and a second try here changes nothing.
+        raise ToolchainError(f"{len(untried):,} of {counted(len(results), 'kernel')} not compiled: {untried[0].reason}")
     if not built:
         # A compiler that rejects a source leaves a log; without one it is this machine that cannot.
         error = NothingValidError if any(failure.log_path for failure in failures) else ToolchainError

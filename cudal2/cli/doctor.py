@@ -66,8 +66,8 @@ def add(commands: Any) -> argparse.ArgumentParser:
 def run(arguments: argparse.Namespace) -> int:
     """Runs the command."""
     asked = arguments.need or ("table", "replay", "build")
-    needed = tuple(job for job in JOBS if job in asked or (job == "gpu" and set(_ON_A_GPU) & set(asked)))
-    checks = [check for check in examine(arguments.arch) if not arguments.need or set(needed) & set(check.jobs)]
+    needed = set().union(*map(_parts, asked))
+    checks = [check for check in examine(arguments.arch) if not arguments.need or needed & set(check.jobs)]
     if arguments.json:
         print_json([asdict(check) for check in checks])
     else:
@@ -78,12 +78,17 @@ def run(arguments: argparse.Namespace) -> int:
         for check in checks:
             if not check.ok:
                 note(f"{check.name}: {check.fix}")
-    missing = [check for check in checks if not check.ok and set(needed) & set(check.jobs)]
+    missing = [check for check in checks if not check.ok and needed & set(check.jobs)]
     if missing:
-        broken = ", ".join(job for job in needed if any(job in check.jobs for check in missing))
+        broken = ", ".join(job for job in JOBS if job in asked and any(_parts(job) & set(c.jobs) for c in missing))
         names = ", ".join(check.name for check in missing)
         raise EnvironmentProblemError(f"missing for {broken}: {names}; the lines above say how to fix each")
     return 0
+
+
+def _parts(job: str) -> set[str]:
+    """Jobs that one takes all checks of: its own and, if it runs on a GPU, what measuring needs."""
+    return {job, "gpu"} if job in _ON_A_GPU else {job}
 
 
 def examine(arch: Any) -> list[Check]:

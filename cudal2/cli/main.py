@@ -8,7 +8,8 @@ from __future__ import annotations
 import argparse
 import logging
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 
 from cudal2 import __version__
 from cudal2.cli import build, doctor, eval, profile, record, render, report, search, space, table, train
@@ -61,6 +62,15 @@ def guarded(action: Callable[[], int | None]) -> int:
         return Cudal2Error.exit_code
     except ModuleNotFoundError as error:
         return _missing(error)
+
+
+@contextmanager
+def guarded_imports() -> Iterator[None]:
+    """Around the imports of a script, which come before :func:`guarded`: a missing package ends it in the same way."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        sys.exit(_missing(error))
 
 
 def _run(argv: Sequence[str] | None) -> int:

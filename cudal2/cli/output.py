@@ -28,9 +28,14 @@ def require_writable(directory: Path, flag: str) -> None:
     Raises:
         EnvironmentProblemError: No file can be made there.
     """
-    existing = next(place for place in (directory, *directory.absolute().parents) if place.exists())
-    if not (existing.is_dir() and os.access(existing, os.W_OK | os.X_OK)):
+    if not writable(directory):
         raise EnvironmentProblemError(f"cannot write to {directory}: choose another {flag}")
+
+
+def writable(directory: Path) -> bool:
+    """Whether files can be made in a folder, which is there or can be made itself."""
+    existing = next(place for place in (directory, *directory.absolute().parents) if place.exists())
+    return existing.is_dir() and os.access(existing, os.W_OK | os.X_OK)
 
 
 def give_up(stream: TextIO | None) -> None:
@@ -83,8 +88,10 @@ def print_json(value: Any) -> None:
 
 
 def print_table(header: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
-    """Aligned columns; numbers to the right."""
-    cells = [[_text(value) for value in row] for row in rows]
+    """Aligned columns; numbers to the right, times (``*_us``) with the digits that kernel tables keep."""
+    # Fewer would round what is in a table a second time, and print one time in two ways.
+    digits = [4 if title.endswith("_us") else 3 for title in header]
+    cells = [[_text(value, places) for value, places in zip(row, digits, strict=True)] for row in rows]
     widths = [max([len(title), *(len(row[column]) for row in cells)]) for column, title in enumerate(header)]
     right = [bool(cells) and all(_is_number(row[column]) for row in cells) for column in range(len(header))]
     for row in (list(header), *cells):
@@ -95,10 +102,10 @@ def print_table(header: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
         print("  ".join(parts).rstrip())
 
 
-def _text(value: Any) -> str:
+def _text(value: Any, digits: int) -> str:
     if value is None:
         return "-"
-    return f"{value:.3f}" if isinstance(value, float) else str(value)
+    return f"{value:.{digits}f}" if isinstance(value, float) else str(value)
 
 
 def _is_number(text: str) -> bool:

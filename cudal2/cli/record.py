@@ -38,7 +38,9 @@ def add(commands: Any) -> argparse.ArgumentParser:
         "publish", help="write shards as one Parquet file", description="Publishes a recording."
     )
     publish.add_argument("shards", type=Path, metavar="DIR", help="directory that `cudal2 record` filled")
-    publish.add_argument("--out", required=True, type=Path, metavar="FILE", help="the .parquet file to write")
+    publish.add_argument(
+        "--out", required=True, type=shared.out_file, metavar="FILE", help="the .parquet file to write"
+    )
     publish.add_argument(
         "--best", type=shared.positive, metavar="N", help="only the N fastest of each shape and PDL setting"
     )

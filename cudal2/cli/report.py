@@ -56,13 +56,17 @@ def add(commands: Any) -> argparse.ArgumentParser:
     printed.add_argument("--losses", action="store_true", help="every shape, slowest of ours first")
     shared.add_json(parser)
     written = parser.add_argument_group("what to write")
-    written.add_argument("--html", type=Path, metavar="FILE", help="one self-contained page with everything")
-    written.add_argument("--plots", type=Path, metavar="DIR", help="the pictures of every leaderboard, as PNG")
-    written.add_argument("--plot", type=Path, metavar="FILE", help="one picture of the speed-ups, .png or .svg")
+    written.add_argument("--html", type=shared.out_file, metavar="FILE", help="one self-contained page with everything")
+    written.add_argument(
+        "--plots", type=shared.out_folder, metavar="DIR", help="the pictures of every leaderboard, as PNG"
+    )
+    written.add_argument(
+        "--plot", type=shared.out_file, metavar="FILE", help="one picture of the speed-ups, .png or .svg"
+    )
     written.add_argument(
         "--board", metavar="KEY", help="with --plot: which leaderboard, mode/acc/pdl (default: the first)"
     )
-    written.add_argument("--csv", type=Path, metavar="DIR", help="every leaderboard in CUDA-L2's columns")
+    written.add_argument("--csv", type=shared.out_folder, metavar="DIR", help="every leaderboard in CUDA-L2's columns")
     written.add_argument("--readme", type=Path, metavar="FILE", help="the tables between the markers of this file")
     return parser
 
@@ -78,23 +82,13 @@ def run(arguments: argparse.Namespace) -> int:
     from cudal2.report.summary import summarise, summarise_servings
     from cudal2.report.tables import every_shape, report_tables, server_tables
 
+    _require_markers(arguments.readme)
     shards, latencies = _load(arguments)
     found, served = boards(shards.measurements), server_boards(latencies.rows)
     if not found and not served:
         note("nothing to report: no final and no serving is in these records")
     if arguments.readme:
-        from cudal2.paths import data_dir
-        from cudal2.records.benchmark import load_benchmarks
-        from cudal2.report.readme import update_readme
-        from cudal2.report.speed import shipped_benchmarks
-        from cudal2.report.summary import load_finals
-        from cudal2.table import KernelTable
-        from cudal2.table.files import table_files
-
-        tables = [KernelTable.load(path) for path in table_files(data_dir() / "tables")]
-        benchmarks, quack = load_benchmarks(shipped_benchmarks()), load_finals(data_dir() / "quack")
-        changed = update_readme(arguments.readme, shards, benchmarks, tables, latencies, quack)
-        note(f"{arguments.readme}: {'rewritten' if changed else 'already up to date'}")
+        _write_readme(shards, latencies, arguments.readme)
     if arguments.plot:
         _draw_speedups(found, arguments.board, arguments.plot)
     if arguments.plots:
@@ -130,6 +124,15 @@ def _refuse_contradictions(arguments: argparse.Namespace) -> None:
         raise UsageError("--json holds every loss already: leave out --losses")
     if arguments.board and not arguments.plot:
         raise UsageError("--board goes with --plot FILE")
+
+
+def _require_markers(page: Path | None) -> None:
+    """Before the work whose tables would have no place."""
+    from cudal2.report.readme import BEGIN, END
+    from cudal2.report.section import split_section
+
+    if page is not None:
+        split_section(page, BEGIN, END)
 
 
 def _load(arguments: argparse.Namespace) -> tuple[Shards, Rows[Latency]]:
@@ -182,6 +185,21 @@ def _write_csv(found: Sequence[Board], directory: Path) -> None:
         path = directory / f"{board.key.replace('/', '-')}.csv"
         write_atomically(path, csv_text(board.finals))
         note(f"table: {path}")
+
+
+def _write_readme(shards: Shards, latencies: Rows[Latency], path: Path) -> None:
+    from cudal2.paths import data_dir
+    from cudal2.records.benchmark import load_benchmarks
+    from cudal2.report.readme import update_readme
+    from cudal2.report.speed import shipped_benchmarks
+    from cudal2.report.summary import load_finals
+    from cudal2.table import KernelTable
+    from cudal2.table.files import table_files
+
+    tables = [KernelTable.load(path) for path in table_files(data_dir() / "tables")]
+    benchmarks, quack = load_benchmarks(shipped_benchmarks()), load_finals(data_dir() / "quack")
+    changed = update_readme(path, shards, benchmarks, tables, latencies, quack)
+    note(f"{path}: {'rewritten' if changed else 'already up to date'}")
 
 
 def _write_page(shards: Shards, latencies: Rows[Latency], arguments: argparse.Namespace, path: Path) -> None:

@@ -55,7 +55,9 @@ def add(commands: Any) -> argparse.ArgumentParser:
         "of the nearest shapes, refitted",
     )
     parser.add_argument("--records", type=Path, metavar="DIR", help="with gpu: append every measurement there")
-    parser.add_argument("--table", type=Path, metavar="FILE", help="merge the winners into this kernel table")
+    parser.add_argument(
+        "--table", type=shared.out_file, metavar="FILE", help="merge the winners into this kernel table"
+    )
     add_backend(parser)
     shared.add_json(parser)
     return parser

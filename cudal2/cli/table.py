@@ -107,7 +107,7 @@ def _add_source(parser: argparse.ArgumentParser) -> None:
 
 def _add_out(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--out", required=True, type=Path, metavar="FILE", help="where to; a table there is merged into"
+        "--out", required=True, type=shared.out_file, metavar="FILE", help="where to; a table there is merged into"
     )
 
 

@@ -159,7 +159,5 @@ class ProfileBook:
         Raises:
             RecordError: There is none, one is damaged, or they come from different environments.
         """
-        if not path.exists():
-            raise RecordError(f"{path}: no counters here; `cudal2 profile --out DIR` writes them")
         found = read_rows(path, KIND, Profile.from_dict)
         return cls(found.rows, next(iter(found.fingerprints), None))

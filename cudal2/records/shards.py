@@ -203,6 +203,8 @@ def read_rows(
     """
     directory = Path(directory)
     paths = shard_files(directory)
+    if not paths and not directory.is_dir():
+        raise RecordError(f"{directory}: {'no record shard' if directory.exists() else 'no such file or directory'}")
     if not paths:
         raise RecordError(f"{directory}: no records (*.jsonl) here; `cudal2 record` or a run writes them")
     fingerprints: dict[str, Fingerprint] = {}
@@ -251,13 +253,14 @@ def _lines(path: Path) -> Iterator[tuple[int, dict[str, Any] | None]]:
                 row = json.loads(line)
             except (ValueError, RecursionError) as error:
                 if line.endswith(b"\n"):
+                    what = "no record shard, or one" if number == 1 else "the file was"
                     raise RecordError(
-                        f"{path}:{number}: not a JSON line ({error}): the file was damaged after it was written"
+                        f"{path}:{number}: not a JSON line ({error}): {what} damaged after it was written"
                     ) from error
                 yield number, None
                 return
             if not isinstance(row, dict):
-                raise RecordError(f"{path}:{number}: a row must be a JSON object")
+                raise RecordError(f"{path}:{number}: a row must be a JSON object: no cudal2 shard, or a damaged one")
             yield number, row
 
 

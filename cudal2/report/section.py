@@ -20,12 +20,21 @@ def replace_section(path: Path, begin: str, end: str, section: str) -> bool:
     Raises:
         UsageError: The page lacks the markers.
     """
-    text = path.read_text(encoding="utf-8")
-    head, found, rest = text.partition(begin)
-    _, closed, tail = rest.partition(end)
+    head, old, tail = split_section(path, begin, end)
+    new = f"\n{section}\n"
+    if new != old:
+        write_atomically(path, f"{head}{begin}{new}{end}{tail}")
+    return new != old
+
+
+def split_section(path: Path, begin: str, end: str) -> tuple[str, str, str]:
+    """What stands before, between and behind two markers.
+
+    Raises:
+        UsageError: The page lacks the markers.
+    """
+    head, found, rest = path.read_text(encoding="utf-8").partition(begin)
+    section, closed, tail = rest.partition(end)
     if not found or not closed:
         raise UsageError(f"{path} has no '{begin}' ... '{end}' to write between")
-    new = f"{head}{begin}\n{section}\n{end}{tail}"
-    if new != text:
-        write_atomically(path, new)
-    return new != text
+    return head, section, tail

@@ -130,5 +130,7 @@ def latest(run_dir: Path) -> Path:
     """
     found = checkpoints(run_dir / "checkpoints")
     if not found:
-        raise UsageError(f"{run_dir} holds no checkpoint: give the directory of a run, or start one without --resume")
+        raise UsageError(
+            f"{run_dir} holds no checkpoint: give the directory of a run, or begin one with `cudal2 train`"
+        )
     return found[-1]

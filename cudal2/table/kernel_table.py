@@ -152,10 +152,10 @@ class KernelTable:
         if entry is None:
             return "; ".join([f"{m}_{n}_{k}: no entry to use", *notes])
         how = "exact" if (entry.m, entry.n, entry.k) == (m, n, k) else f"from {entry.mnk}"
-        time = f", {entry.median_us:.3f} us there" if entry.median_us else ""
+        time = f", {entry.median_us:.4f} us there" if entry.median_us else ""
         why = "hgemm calls torch.matmul, because" if entry.config is None else f"{entry.baseline} is ahead:"
         reason = f", {why} {entry.reason}" if entry.reason else ""
-        reason += f", torch.matmul {entry.torch_us:.3f} us" if entry.torch_us and entry.baseline else ""
+        reason += f", torch.matmul {entry.torch_us:.4f} us" if entry.torch_us and entry.baseline else ""
         reason += ", without a time of cuBLASLt" if entry.config is not None and entry.ref_us is None else ""
         return "; ".join([f"{m}_{n}_{k}: {entry.kernel_name} ({how}, {entry.evidence}{time}{reason})", *notes])
 
@@ -298,9 +298,8 @@ class KernelTable:
         except Cudal2Error as error:
             raise TableError(f"table {path}: {error}") from error
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-            raise TableError(
-                f"table {path} is corrupt ({type(error).__name__}: {error}): restore or delete it"
-            ) from error
+            what = f"{path} is no kernel table, or a damaged one ({type(error).__name__}: {error})"
+            raise TableError(f"{what}: restore it, or name another") from error
         # Over what the file says: fields that configurations have had since are not part of it.
         if checksum not in (None, _sha256({"header": header, "entries": values["entries"]})):
             raise TableError(
