@@ -155,7 +155,7 @@ class KernelTable:
         time = f", {entry.median_us:.4f} us there" if entry.median_us else ""
         why = "hgemm calls torch.matmul, because" if entry.config is None else f"{entry.baseline} is ahead:"
         reason = f", {why} {entry.reason}" if entry.reason else ""
-        reason += f", torch.matmul {entry.torch_us:.4f} us" if entry.torch_us and entry.baseline else ""
+        reason += f", torch.matmul {entry.torch_us:.3f} us" if entry.torch_us and entry.baseline else ""
         reason += ", without a time of cuBLASLt" if entry.config is not None and entry.ref_us is None else ""
         return "; ".join([f"{m}_{n}_{k}: {entry.kernel_name} ({how}, {entry.evidence}{time}{reason})", *notes])
 
