@@ -80,7 +80,7 @@ def test_a_kernel_that_serves_although_a_library_is_ahead_is_never_shown_as_a_wi
     assert found["config"]["tile_m"] == CONFIG.tile_m
     code, out, _ = run("table", "show", "--table", tmp_path / "table.json")
     shown = " ".join(out.split())
-    assert f"{MNK} {CONFIG.name} 5.000 4.000 0.800 6.000 off final {CONFIG.name} took 5.000 us" in shown
+    assert f"{MNK} {CONFIG.name} 5.0000 4.0000 0.800 6.0000 off final {CONFIG.name} took 5.000 us" in shown
     assert table.lookup(512, 512, 512).speedup == 0.8
 
 
