@@ -28,7 +28,7 @@ with guarded_imports():
     from cudal2.cli.output import note, print_table
     from cudal2.errors import NothingValidError
     from cudal2.problem import Problem
-    from cudal2.records.measurement import Measurement
+    from cudal2.records.measurement import Measurement, costs
     from cudal2.records.recording import read_records
     from cudal2.search.surrogate import Behind, log_behind
     from cudal2.settings import load_shapes
@@ -87,8 +87,8 @@ def log_beside(rows: Iterable[Measurement]) -> Behind:
     found: dict[Problem, dict[KernelConfig, float]] = defaultdict(dict)
     for row in rows:
         if row.ok and row.config is not None:
-            ratios = [ours / theirs for ours, theirs in zip(row.times_us, row.ref_times_us, strict=True)]
-            found[row.problem][row.config] = math.log(statistics.median(ratios))
+            (over,) = costs([row])
+            found[row.problem][row.config] = math.log(over)
     if not found:
         raise NothingValidError("the records hold no shape of this kind with PDL that was timed beside cuBLASLt")
     return dict(found)

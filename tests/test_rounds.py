@@ -136,3 +136,4 @@ def test_medians_of_level_rounds_rank_by_who_is_faster_whatever_the_clocks_do_be
 def test_medians_of_level_rounds_are_microseconds_of_the_median_round():
     assert level_medians([[2.0, 4.0, 6.0], [3.0, 6.0, 9.0]]) == pytest.approx([4.0, 6.0])
     assert level_medians([[5.0, 7.0, 6.0]]) == pytest.approx([6.0]), "one alone has its own median"
+    assert level_medians([]) == []

@@ -58,6 +58,8 @@ def level_medians(times: Sequence[Sequence[float]]) -> list[float]:
     Returns:
         Microseconds, in the order of the contestants.
     """
+    if not times:
+        return []
     logs = np.log(np.asarray(times, np.float64))
     levels = logs.mean(axis=0)
     return [float(value) for value in np.exp(np.median(logs - levels, axis=1) + np.median(levels))]

@@ -329,7 +329,7 @@ class AutoTuner:
                 launches = launches_for(self._screened[call.detail], self._replay_ms)
                 graphs.append(self._stopwatch.graph(call.on(self._buffers), launches))
             keep_busy(graphs, self._soak_s)
-            return level_medians(interleave(graphs, self._rounds, self._rng)) if graphs else []
+            return level_medians(interleave(graphs, self._rounds, self._rng))
         finally:
             for graph in graphs:
                 graph.close()

@@ -142,7 +142,7 @@ def choose(held: Contest, count: int) -> tuple[Entrant, ...]:
     for pdl in (False, True):
         column = [entrant for entrant in held.entrants if entrant.pdl is pdl]
         passed = [entrant for entrant in column if entrant.label not in held.failures]
-        costs = level_medians([held.times[entrant.label] for entrant in passed]) if passed else []
+        costs = level_medians([held.times[entrant.label] for entrant in passed])
         ranked = sorted(zip(costs, passed, strict=True), key=lambda pair: pair[0])
         chosen += [entrant for _, entrant in ranked[:count]] or column
     return tuple(chosen)
